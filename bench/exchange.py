@@ -91,7 +91,7 @@ def ddp(processes: Processes, options: argparse.Namespace) -> Callable[[int], No
             ids = batch.micro_batch(processes.rank * options.accumulate + micro, parts)
             last = micro == options.accumulate - 1
             with nullcontext() if last else wrapped.no_sync():
-                loss = wrapped(phase.build_micro_batch(batch, ids.numpy()))
+                loss = wrapped(phase.lay_out(batch, ids.numpy()))
                 (loss * (processes.world / batch.denominators["targets"])).backward()
         torch.nn.utils.clip_grads_with_norm_(parameters, 5.0, gradient_norm(parameters))
         optimiser.step()

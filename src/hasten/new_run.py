@@ -39,14 +39,14 @@ def new_run(
     config: RunConfig,
     table: object | None,
     quiet: bool,
-    start_time: float,
+    begin: float,
     refit: bool = False,
     plan: Mapping[str, Any] | None = None,
     overwrite: bool = False,
 ) -> Iterator[RunSetup]:
-    """Prepare a new run up to its first step; its folder is locked within this context.
+    """What a new run needs before its first step; its folder is locked within this context.
 
-    refit: a refit follows, so require a validation part. plan: predicted memory and time.
+    refit: a refit follows, so require a validation part. plan: what was predicted for the run.
     overwrite: delete the run that ``config.out`` holds, after everything else has been checked.
     """
     device = processes.device
@@ -67,39 +67,32 @@ def new_run(
         Model, Sequence[Phase], tuple[AnyTask, AnyTask | None], Sequence[str]
     ]:  # fmt: skip
         model = build_model(config, dataset, device, for_training=True)
-        weight_notes = apply_initial_weights(model, weights, dataset)
+        told = apply_initial_weights(model, weights, dataset)
         # all validation happens before the run folder is created
-        return (
-            model,
-            model.phases(dataset, config.training),
-            ranking_tasks(dataset, config),
-            weight_notes,
-        )
+        return model, model.phases(dataset, config.training), ranking_tasks(dataset, config), told
 
-    model, phases, tasks, weight_notes = processes.run_on_all_ranks("building the model", build)
-    resolved = replace(resolved, notes=(*resolved.notes, *weight_notes))
+    model, phases, tasks, told = processes.run_on_all_ranks("building the model", build)
+    resolved = replace(resolved, notes=(*resolved.notes, *told))
     require_same_weights(processes, model, "at the start")
-    created: list[RunFolder] = []  # on rank 0 only
+    created: list[RunFolder] = []  # on rank 0, which holds the lock
 
-    def create_folder() -> str:
+    def make() -> str:
         if overwrite and config.out is not None:
             remove_run(config.out)
 
-        def write_plan(folder: RunFolder) -> RunConfig:
+        def fill(folder: RunFolder) -> RunConfig:
             if plan is not None:
                 folder.write_json(PLAN, plan)
             return config
 
-        folder = create_run(config, dataset, [] if plan is None else [PLAN], write_plan)
+        folder = create_run(config, dataset, [PLAN] * (plan is not None), fill)
         created.append(folder)
         processes.save_job_state("run", str(folder.path))
         return str(folder.path)
 
-    path = Path(processes.run_on_rank0(create_folder, "making the run folder"))
+    path = Path(processes.run_on_rank0(make, "making the run folder"))
     with created[0] if created else RunFolder(path, None) as folder:
-        yield RunSetup(
-            processes, resolved, dataset, model, phases, tasks, folder, quiet, start_time
-        )
+        yield RunSetup(processes, resolved, dataset, model, phases, tasks, folder, quiet, begin)
 
 
 def create_run(

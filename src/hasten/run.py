@@ -18,7 +18,7 @@ from hasten.build import (
 from hasten.config import RunConfig
 from hasten.config_loading.build import load_config
 from hasten.console import write_stderr
-from hasten.data.left_out import training_dataset
+from hasten.data.left_out import without_left_out
 from hasten.data.store import load_stored
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes
@@ -95,7 +95,7 @@ def train(
                 resolved = resolve_config(config, processes).config
                 changes = requested_changes(config, resolved, existing)
                 requested = (resolved, table) if resume_auto and not processes.restarts else None
-                first_summary = _resume(
+                first_summary = _resume_joined(
                     processes, existing, None, changes, quiet, start_time, requested,
                     callbacks=callbacks,
                 )  # fmt: skip
@@ -132,7 +132,7 @@ def _refit(
     """Retrain on train + validation for the selected number of epochs, or resume such a run."""
     start_time, folder = time.perf_counter(), first_summary.run / _REFIT
     if processes.run_on_rank0(lambda: RunFolder.holds_run(folder)):
-        summary = _resume(processes, folder, None, {}, quiet, start_time)
+        summary = _resume_joined(processes, folder, None, {}, quiet, start_time)
     else:
         config = load_config(first_summary.run / "config.yaml")
         without_epochs = not Supports.of(load_model(config.model.name)).gradient_steps
@@ -223,7 +223,7 @@ def resume(
             run = out
         name = None if restarted else checkpoint
         try:
-            return _resume(processes, run, name, changes or {}, quiet, start_time, **options)
+            return _resume_joined(processes, run, name, changes or {}, quiet, start_time, **options)
         except RuntimeError as error:
             device = processes.device.type
             if not falls_back_to_cpu(error, device, config.device, processes.world):
@@ -232,58 +232,57 @@ def resume(
     return resume(run, changes={**(changes or {}), "device": "cpu"}, quiet=quiet, **options)
 
 
-def _resume(
+def _resume_joined(
     processes: Processes,
     run: Path,
-    checkpoint_name: str | None,
+    checkpoint: str | None,
     changes: Mapping[str, Any],
     quiet: bool,
-    start_time: float,
-    requested: tuple[RunConfig, object | None] | None = None,
+    begin: float,
+    given: tuple[RunConfig, object | None] | None = None,
     until: int | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Summary:
-    """Resume a run, in a process group that has been joined.
+    """Resume a run in processes that have joined.
 
-    requested: the configuration and table of ``--resume auto``, whose data must be those of the
-    run.
+    given: a configuration and a table, whose data must be those of the run.
     """
-    locked: list[RunFolder] = []  # on rank 0 only
+    held: list[RunFolder] = []  # on rank 0, which holds the lock
     warnings: list[str] = []
 
     def choose() -> Checkpoint | None:
-        chosen = checkpoint_to_resume(folder, checkpoint_name, warnings.append)
-        if checkpoint_name is not None:
+        chosen = checkpoint_to_resume(folder, checkpoint, warnings.append)
+        if checkpoint is not None:
             processes.save_job_state("run", str(run))
         return chosen
 
     processes.run_on_rank0(
-        lambda: locked.append(RunFolder.open(run, lock=True)), "locking the run folder"
+        lambda: held.append(RunFolder.open(run, lock=True)), "locking the run folder"
     )
-    with locked[0] if locked else RunFolder(run, None) as folder:
+    with held[0] if held else RunFolder(run, None) as folder:
         saved = load_config(run / "config.yaml")
         resolved = resolve_config(with_changes(saved, changes), processes)
         config, device = resolved.config, processes.device
         dataset = processes.run_on_all_ranks("reading the data", lambda: load_stored(folder.data))
         processes.run_on_rank0(lambda: refuse_changed_data(folder, dataset))
-        if requested is not None:
-            warnings += processes.run_on_rank0(lambda: refuse_other_data(run, *requested, dataset))
+        if given is not None:
+            warnings += processes.run_on_rank0(lambda: refuse_other_data(run, *given, dataset))
         require_same_data(processes, dataset)
         prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
         model = processes.run_on_all_ranks(
             "building the model", lambda: build_model(config, dataset, device, for_training=True)
         )
-        checkpoint = shared_checkpoint(processes, choose)
-        weights = initial_checkpoint(processes, config) if checkpoint is None else None
+        found = shared_checkpoint(processes, choose)
+        weights = initial_checkpoint(processes, config) if found is None else None
         apply_initial_weights(model, weights, dataset)
-        changed = processes.run_on_rank0(lambda: changed_options(run, checkpoint, saved, config))
-        phases = model.phases(training_dataset(dataset, folder.data), config.training)
+        changed = processes.run_on_rank0(lambda: changed_options(run, found, saved, config))
+        phases = model.phases(without_left_out(dataset, folder.data), config.training)
         tasks = ranking_tasks(dataset, config)
         setup = RunSetup(
-            processes, resolved, dataset, model, phases, tasks, folder, quiet, start_time, until,
+            processes, resolved, dataset, model, phases, tasks, folder, quiet, begin, until,
             callbacks, changed,
         )  # fmt: skip
-        return _run(setup, checkpoint, warnings)
+        return _run(setup, found, warnings)
 
 
 def _run(

@@ -124,7 +124,7 @@ def test_plain_sasrec_is_ours_where_nothing_is_dropped(loss, short):
         max_length=5,
         negatives=loss == "bce",
     )
-    batch = phase.build_micro_batch(phase.plan(0, 0, 0), np.array([0, 1]))
+    batch = phase.lay_out(phase.plan(0, 0, 0), np.array([0, 1]))
     if loss == "bce":
         batch = replace(batch, negatives=torch.full_like(batch.targets, 5)[:, None])
     mean = ours.next_item_loss(batch) / len(batch.targets)
@@ -146,7 +146,7 @@ def test_plain_tisasrec_is_ours_where_nothing_is_dropped(short):
     own = personal_times(Histories(short.offsets, short.items - 1, short.times), 5, unseen=1)
     phase = NextItemPhase(ours, own, items=9, batch_size=2, max_length=5, negatives=1)
     planned = phase.plan(0, 0, 0)
-    batch = phase.build_micro_batch(planned, planned.ids.numpy())
+    batch = phase.lay_out(planned, planned.ids.numpy())
     batch = replace(batch, negatives=torch.full_like(batch.targets, 5)[:, None])
     (regularizer,) = phase.regularizers((), planned)
     mean = ours.next_item_loss(batch) / len(batch.targets) + 0.3 * regularizer.numerator

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hasten.objectives.base import Batch
-from hasten.objectives.prefetch import batch_inputs
+from hasten.objectives.prefetch import inputs_of
 from hasten.ops.transfer import layout, send
 from hasten.training.capture import step as capture
 from hasten.training.capture.step import StepCapture, capture_steps
@@ -25,7 +25,7 @@ from tests.device.simulation import simulated
 def ready(stepper: OptimizerStep, epoch: int, index: int) -> Batch:
     """A batch with its inputs on the device."""
     batch = stepper.phase.plan(0, epoch, index)
-    made = batch_inputs(stepper.phase, batch, batch.micro_batches(*stepper.micro_batch_numbers))
+    made = inputs_of(stepper.phase, batch, batch.parts(*stepper.own_parts))
     sent = send(made, stepper.device)
     return replace(batch, inputs=sent.received(), packed=sent.buffer)
 

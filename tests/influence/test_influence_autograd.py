@@ -191,7 +191,7 @@ def test_losses_of_sequential_models_add_up(trained):
     model = Pointwise(config.model, Sizes.of(dataset)).double()
     (phase,) = model.phases(dataset, config.training)
     rows = np.argsort(-phase.target_counts, kind="stable")
-    batch = phase.build_micro_batch(Batch(torch.from_numpy(rows), 0, 0, 0), rows)
+    batch = phase.lay_out(Batch(torch.from_numpy(rows), 0, 0, 0), rows)
     torch.testing.assert_close(model.example_losses(batch).sum(), model.next_item_loss(batch))
 
 

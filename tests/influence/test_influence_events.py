@@ -85,7 +85,7 @@ def expected(model, dataset, source, loss):
     source = source.examples
     phase, rows = source.phase, {}
     for number in range(len(phase.users)):
-        batch = phase.build_micro_batch(Batch(torch.tensor([number]), 0, 0, 0), np.array([number]))
+        batch = phase.lay_out(Batch(torch.tensor([number]), 0, 0, 0), np.array([number]))
         states = model.states(batch)
         user = phase.users[number]
         history = dataset.histories(TRAIN).take(np.array([user])).items

@@ -39,7 +39,7 @@ def test_negatives_avoid_the_items_of_the_user_itself(name):
     for epoch in range(2):
         batch = phase.plan(0, epoch, 0)
         rows = batch.ids.numpy()
-        found = phase.build_micro_batch(batch, rows)
+        found = phase.lay_out(batch, rows)
         users = np.repeat(phase.users[rows], phase.target_counts[rows])
         assert set(users) == {1, 2, 4, 5}
         for user, target, negatives in zip(users, found.targets, found.negatives, strict=True):

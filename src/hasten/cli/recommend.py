@@ -84,7 +84,7 @@ def recommend(  # noqa: PLR0912 - one branch per option
     from hasten.inference import export, inputs  # noqa: PLC0415 - brings pyarrow
 
     options.check_export(out, format)
-    user_labels = None if users in (None, "all") else inputs.read_labels(str(users), inputs.USER)
+    wanted = None if users in (None, "all") else inputs.read_labels(str(users), inputs.USER)
     histories: dict[str, list[str]] | None = None
     times: dict[str, list[float]] | None = None
     if history is not None:
@@ -115,20 +115,16 @@ def recommend(  # noqa: PLR0912 - one branch per option
     if users == "all" and out is not None and not explain:
         counts = stream.write_recommendations(loaded, out, format, topk, _rate(), **how)
     else:
-        recommendations = engine.recommend(loaded, user_labels, histories, topk, times=times, **how)
-        counts = stream.Counts.of(recommendations)
-        table = (
-            paths_of.explain(loaded, recommendations, paths or 3)
-            if explain
-            else recommendations.to_table()
-        )
+        found = engine.recommend(loaded, wanted, histories, topk, times=times, **how)
+        counts = stream.Counts.of(found)
+        table = paths_of.explain(loaded, found, paths or 3) if explain else found.to_table()
         if out is not None:
             export.write_table(table, out, format)
         counts = replace(counts, rows=len(table))
     _tell(counts, include_seen)
     if explain and (without := table["explanation"].null_count):
         output.say(
-            f"{without} of {len(recommendations)} items have no path: none of at most "
+            f"{without} of {len(found)} items have no path: none of at most "
             f"{len(cast(Any, loaded.model).layers)} edges (the model's layers) leads to them from "
             "the user in the training graph, so they are ranked by their embeddings alone"
         )
@@ -147,7 +143,7 @@ def recommend(  # noqa: PLR0912 - one branch per option
         }
         output.write_json(about | output.rows("recommendations", table, out))
     elif out is None:
-        _show(recommendations, table)
+        _show(found, table)
 
 
 def _rate() -> Callable[[int, int], None]:

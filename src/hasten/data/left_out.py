@@ -25,7 +25,7 @@ def save_left_out(rows: NDArray[np.bool_], folder: Path) -> None:
         pq.write_table(pa.table({"left_out": rows}), path)
 
 
-def training_dataset(dataset: AnyDataset, folder: Path) -> AnyDataset:
+def without_left_out(dataset: AnyDataset, folder: Path) -> AnyDataset:
     """The dataset for the training phases: all of it, unless rows are left out."""
     file = folder / FILE
     if not file.exists():

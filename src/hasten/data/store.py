@@ -171,15 +171,15 @@ def _tables(dataset: AnyDataset) -> dict[str, pa.Table]:
     columns = {name: column for name, column in _columns(dataset).items() if column is not None}
     tables = (*map(_vocabulary_table, _vocabularies(dataset)), pa.table(columns))
     names = GRAPH_FILES if isinstance(dataset, KnowledgeGraph) else FILES
-    by_file = dict(zip(names, tables, strict=True))
+    found = dict(zip(names, tables, strict=True))
     if isinstance(dataset, Dataset) and dataset.facts is not None:
         facts = dataset.facts
         described = map(_vocabulary_table, (facts.entities, facts.relations))
         tables = (*described, pa.table(_triple_columns(facts.triples)))
-        by_file |= dict(zip(FACTS_FILES, tables, strict=True))
+        found |= dict(zip(FACTS_FILES, tables, strict=True))
     if isinstance(dataset, Dataset) and dataset.item_features is not None:
-        by_file |= dataset.item_features.to_tables()
-    return by_file
+        found |= dataset.item_features.to_tables()
+    return found
 
 
 def _triple_columns(triples: Triples) -> dict[str, Any]:
@@ -220,15 +220,15 @@ def load_stored(folder: Path) -> AnyDataset:
             facts = Facts(_vocabulary(entities), _vocabulary(relations), _triples(triples))
             dataset = replace(dataset, facts=facts)
         if isinstance(dataset, Dataset):
-            modalities = load_features(described.get("features", []), folder, dataset.items.labels)
-            dataset = replace(dataset, modalities=modalities)
+            found = load_features(described.get("features", []), folder, dataset.items.labels)
+            dataset = replace(dataset, modalities=found)
             if about := described.get("item_features"):
                 tables = _read(folder, item_features.FILES)
                 features = item_features.ItemFeatures.from_tables(about, tables)
                 dataset = replace(dataset, item_features=features)
         elif described.get("features"):
-            modalities = load_features(described["features"], folder, dataset.entities.labels)
-            by_type = tuple((int(each.name.removeprefix("type-")), each) for each in modalities)
+            found = load_features(described["features"], folder, dataset.entities.labels)
+            by_type = tuple((int(each.name.removeprefix("type-")), each) for each in found)
             dataset = replace(dataset, features=by_type)
         return _require_same(dataset, described, folder)
     except FileNotFoundError as error:

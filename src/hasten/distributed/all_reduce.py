@@ -49,12 +49,12 @@ class GradientAllReduce:
         self._lay_out([*parameters, *sums], len(parameters), len(names) + len(control_flags))
         assert set(losses) <= set(names), f"loss terms must not change: {set(losses) - set(names)}"
         grads = [parameter.grad for parameter in parameters]
-        copies = [
+        held = [
             (view, grad) for view, grad in zip(self._views, grads, strict=True) if grad is not None
         ]
-        copies += zip(self._sums, sums, strict=True)
-        if copies:  # a shard without examples has no gradients
-            torch._foreach_copy_([view for view, _ in copies], [value for _, value in copies])
+        held += zip(self._sums, sums, strict=True)
+        if held:  # a shard without examples has no gradients
+            torch._foreach_copy_([view for view, _ in held], [value for _, value in held])
         for view, grad in zip(self._views, grads, strict=True):
             if grad is None:
                 view.zero_()
@@ -71,9 +71,9 @@ class GradientAllReduce:
         for parameter, view in zip(parameters, self._views, strict=True):
             parameter.grad = view
         summed = self._buffer[self._gradients : self._count].clone()
-        *reduced, tail = torch.split(summed, [*(buffer.numel() for buffer in sums), len(tail)])
-        for buffer, value in zip(sums, reduced, strict=True):
-            buffer.copy_(value.view_as(buffer))
+        *found, tail = torch.split(summed, [*(own.numel() for own in sums), len(tail)])
+        for own, value in zip(sums, found, strict=True):
+            own.copy_(value.view_as(own))
         return dict(zip(names, tail[: len(names)].unbind(), strict=True)), tail[len(names) :]
 
     def forget_loss_names(self) -> None:

@@ -94,13 +94,13 @@ def shared_checkpoint(
     """
     if processes.world == 1:
         return read()
-    checkpoints: list[Checkpoint] = []
+    kept: list[Checkpoint] = []
 
     def describe() -> dict[str, Any] | None:
         checkpoint = read()
         if checkpoint is None:
             return None
-        checkpoints.append(checkpoint)
+        kept.append(checkpoint)
         return {
             "path": str(checkpoint.path),
             "state": to_exact_json(checkpoint.state).decode(),
@@ -113,26 +113,24 @@ def shared_checkpoint(
             },
         }
 
-    description = processes.run_on_rank0(describe, "the checkpoint")
-    if description is None:
+    told = processes.run_on_rank0(describe, "the checkpoint")
+    if told is None:
         return None
-    tensors = checkpoints[0].tensors if checkpoints else _empty(description["tensors"])
-    for group in description["tensors"]:
-        for name in description["tensors"][group]:
+    tensors = kept[0].tensors if kept else _empty(told["tensors"])
+    for group in told["tensors"]:
+        for name in told["tensors"][group]:
             if shards is not None and (group, name) in shards:
                 tensors[group][name] = shards[group, name].scatter(tensors[group][name])
                 continue
             content = _bytes(tensors[group][name])
             if len(content):
                 processes.broadcast_(content, f"the checkpoint's {name}")
-                if not checkpoints:
+                if not kept:
                     like = tensors[group][name]
                     tensors[group][name] = content.view(like.dtype).view(like.shape)
-    if checkpoints:
-        return checkpoints[0]
-    return Checkpoint(
-        Path(description["path"]), tensors, from_exact_json(description["state"].encode())
-    )
+    if kept:
+        return kept[0]
+    return Checkpoint(Path(told["path"]), tensors, from_exact_json(told["state"].encode()))
 
 
 def _empty(shapes: dict[str, Any]) -> dict[str, dict[str, Tensor]]:

@@ -43,31 +43,27 @@ class RowShard:
         """Which of the ids this process holds."""
         return slice(*torch.searchsorted(ids, torch.tensor([self.first, self.stop])).tolist())
 
-    def exchange(self, ids: Tensor, own_rows: Tensor) -> Tensor:
+    def exchange(self, ids: Tensor, own: Tensor) -> Tensor:
         """[S, D] the rows of the ids; own: those that this process holds, in their order.
 
         A collective: each process sends its rows to all others.
         """
-        rows = own_rows.new_empty(len(ids), *own_rows.shape[1:])
-        rows[self.own(ids)] = own_rows
+        found = own.new_empty(len(ids), *own.shape[1:])
+        found[self.own(ids)] = own
         starts = torch.searchsorted(ids, torch.tensor(self.bounds)).tolist()
         for rank, (start, stop) in enumerate(pairwise(starts)):
             if stop > start:
-                self.processes.broadcast_(rows[start:stop], "the rows of a step", source=rank)
-        return rows
+                self.processes.broadcast_(found[start:stop], "the rows of a step", source=rank)
+        return found
 
-    def pieces(self, own_rows: Tensor) -> Iterator[Tensor]:
+    def pieces(self, own: Tensor) -> Iterator[Tensor]:
         """The rows of the whole table on rank 0, process by process; own: those of this process.
 
         A collective: the other processes must ask for all pieces too.
         """
         for rank, (start, stop) in enumerate(pairwise(self.bounds)):
-            is_own = rank == self.processes.rank
-            piece = (
-                own_rows.contiguous()
-                if is_own
-                else own_rows.new_empty(stop - start, *own_rows.shape[1:])
-            )
+            mine = rank == self.processes.rank
+            piece = own.contiguous() if mine else own.new_empty(stop - start, *own.shape[1:])
             if rank > 0:
                 self.processes.broadcast_(piece, "the rows of a checkpoint", source=rank)
             yield piece
@@ -77,7 +73,7 @@ class RowShard:
 
         A collective.
         """
-        shard = whole[self.first : self.stop].clone() if self.processes.is_rank0 else whole[:0]
+        own = whole[self.first : self.stop].clone() if self.processes.is_rank0 else whole[:0]
         for rank, (start, stop) in list(enumerate(pairwise(self.bounds)))[1:]:
             piece = (
                 whole[start:stop].contiguous()
@@ -85,5 +81,5 @@ class RowShard:
                 else (whole.new_empty(stop - start, *whole.shape[1:]))
             )
             self.processes.broadcast_(piece, "the rows of a checkpoint")
-            shard = piece if rank == self.processes.rank else shard
-        return shard
+            own = piece if rank == self.processes.rank else own
+        return own

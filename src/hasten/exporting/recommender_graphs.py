@@ -147,7 +147,7 @@ class TiSASRecGraph(SASRecGraph):
             bins = bins.scatter_add(3, pairs, weights)
             return (weights @ v + bins @ of_values).transpose(1, 2).reshape(-1, options.width)
 
-        return self.ranked(model.apply_blocks(x, attention), history, exclude)
+        return self.ranked(model.through_blocks(x, attention), history, exclude)
 
     @staticmethod
     def unit_times(history: Tensor, times: Tensor) -> Tensor:

@@ -129,9 +129,9 @@ def recommend(
         )
     ignored: dict[str, int] | None = {} if unknown == "ignore" else None
     if histories is not None:
-        history_by_user = by_user(histories)
+        given = by_user(histories)
         each = None if times is None else by_user(times)
-        labels, queries = _from_histories(loaded, dataset, history_by_user, each, ignored)
+        labels, queries = _from_histories(loaded, dataset, given, each, ignored)
         words = "the given histories alone"
         if times is None and loaded.model.reads_times:
             words += ", taken for evenly spaced in time"
@@ -141,14 +141,14 @@ def recommend(
     allowed = _allowed(dataset.items, allow, block, ignored)
     seen = CSR.of(queries.history) if exclude_seen else None
     if rules is None:
-        best = top_k(loaded.model, queries, len(dataset.items), topk, seen, allowed)
+        found = top_k(loaded.model, queries, len(dataset.items), topk, seen, allowed)
     else:
-        parsed_rules = rules if isinstance(rules, Rules) else read_rules(Path(rules))
+        kept = rules if isinstance(rules, Rules) else read_rules(Path(rules))
         names = [str(label) for label in labels.to_pylist()]
-        ruled = RuledTopK(loaded.model, queries, names, dataset.items, parsed_rules)
-        best = ruled(topk, seen, allowed)
+        ruled = RuledTopK(loaded.model, queries, names, dataset.items, kept)
+        found = ruled(topk, seen, allowed)
         ignored = {**(ignored or {}), **ruled.unknown}
-    user, item, place, score = best
+    user, item, place, score = found
     return Recommendations(
         labels,
         dataset.items,

@@ -72,7 +72,7 @@ class EventTerms:
         chosen = self.kept[start:stop]
         first, last = (int(np.searchsorted(self.offsets, t, "right")) - 1 for t in chosen[[0, -1]])
         users = self.users[first : last + 1]
-        batch = self.phase.build_micro_batch(Batch(torch.from_numpy(users), seed, 0, 0), users)
+        batch = self.phase.lay_out(Batch(torch.from_numpy(users), seed, 0, 0), users)
         return batch, torch.from_numpy(chosen - self.offsets[first]).to(self.device)
 
     def events(self, terms: Int64) -> tuple[Int64, Int64, Int64]:

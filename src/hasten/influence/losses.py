@@ -126,9 +126,7 @@ class EventLosses(EventTerms):
         lengths = self.test_phase.target_counts[start:stop]
         order = np.argsort(-lengths, kind="stable")
         rows = start + order
-        batch = self.test_phase.build_micro_batch(
-            Batch(torch.from_numpy(rows), self.seed, 0, 0), rows
-        )
+        batch = self.test_phase.lay_out(Batch(torch.from_numpy(rows), self.seed, 0, 0), rows)
         last = np.empty(len(rows), np.int64)
         last[order] = np.cumsum(lengths[order]) - 1
         return batch, torch.from_numpy(last).to(self.device)

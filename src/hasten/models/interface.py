@@ -60,10 +60,8 @@ class Sizes:
         if isinstance(dataset, KnowledgeGraph):
             entities, relations = len(dataset.entities), len(dataset.relations)
             kinds = type_sizes(dataset)
-            feature_widths = {number: each.width for number, each in dataset.features}
-            widths = (
-                tuple(feature_widths.get(t, 0) for t in range(len(kinds))) if feature_widths else ()
-            )
+            given = {number: each.width for number, each in dataset.features}
+            widths = tuple(given.get(t, 0) for t in range(len(kinds))) if given else ()
             return cls(
                 entities=entities, relations=relations, node_types=kinds, node_features=widths
             )

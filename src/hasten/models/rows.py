@@ -93,16 +93,16 @@ class KnownRows:
 def _labels(dataset: AnyDataset) -> dict[Kind, pa.Array]:
     """The labels of each kind of ids."""
     if isinstance(dataset, Dataset):
-        labels: dict[Kind, pa.Array] = {
+        found: dict[Kind, pa.Array] = {
             "users": dataset.users.labels,
             "items": dataset.items.labels,
         }
         if dataset.facts is not None:
-            labels["entities"] = dataset.facts.entities.labels
-            labels["relations"] = dataset.facts.relations.labels
+            found["entities"] = dataset.facts.entities.labels
+            found["relations"] = dataset.facts.relations.labels
         if dataset.item_features is not None:
-            labels["item_values"] = dataset.item_features.values
-        return labels
+            found["item_values"] = dataset.item_features.values
+        return found
     types = NodeTypes.of(dataset)
     featured = [number for number, _ in dataset.features]
     plain = np.flatnonzero(~np.isin(types.code, featured))

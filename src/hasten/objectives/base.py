@@ -39,8 +39,8 @@ from hasten.ops.transfer import to_device
 class Term:
     """One summand of a loss: ``weight * numerator / denominator``.
 
-    numerator: scalar, the sum over the examples of the micro-batch. denominator: of the global
-    batch; a float64 tensor if a CUDA graph is replayed with different denominators.
+    numerator: scalar, the sum over the given examples only. denominator: of the global batch; a
+    float64 tensor where a CUDA graph is replayed with others.
     """
 
     name: str
@@ -53,13 +53,12 @@ class Term:
 class Batch:
     """A global batch: the examples of all processes in one optimizer step.
 
-    ids: int64 [B] examples. Micro-batches are strided slices, so ids are ordered to balance them.
-    seed, epoch, index: identify the batch, and key its random numbers.
-    denominators: of the loss terms, over the global batch.
-    group: the number of consecutive examples that share BatchNorm statistics; micro-batches do not
-    divide groups.
-    inputs: the device tensors of the next call of encode or terms (:meth:`Phase.on_device`), or
-    None.
+    ids: int64 [B] examples, in an order that balances the work of strided slices.
+    denominators: of the loss terms, over the whole batch.
+    group: number of consecutive examples that share BatchNorm statistics; a micro-batch has whole
+    groups.
+    seed, epoch, index: the key of all random numbers of the batch.
+    inputs: the device's, of the next call of the phase (see :meth:`Phase.on_device`), or None.
     packed: the buffer that all tensors of ``inputs`` are views of, or None.
     """
 
@@ -100,10 +99,10 @@ class Batch:
         own_groups = groups[number::count]
         return torch.cat(own_groups) if own_groups else self.ids[:0]
 
-    def micro_batches(self, numbers: range, count: int) -> list[tuple[int, Tensor]]:
-        """(number, ids) of those micro-batches, out of ``count``, that are not empty."""
-        micro_batches = ((number, self.micro_batch(number, count)) for number in numbers)
-        return [(number, ids) for number, ids in micro_batches if len(ids)]
+    def parts(self, numbers: range, count: int) -> list[tuple[int, Tensor]]:
+        """The micro-batches with these numbers, of ``count``, that have examples."""
+        found = ((number, self.micro_batch(number, count)) for number in numbers)
+        return [(number, ids) for number, ids in found if len(ids)]
 
 
 Encoded = tuple[Tensor, ...]
@@ -113,10 +112,10 @@ Encoded = tuple[Tensor, ...]
 class TableRows:
     """A large table of which a step reads few rows. ``encode`` gathers them; nothing else reads it.
 
-    weight: [N, D]. read: returns the distinct rows (int64 [S], on the host) that a global batch
-    reads. at_most: the expected S. shard: the rows of the table that ``weight`` holds, if it is
-    sharded over processes. others: further tables of width D, with rows numbered after those of
-    ``weight``; a phase with such tables has no other parameters.
+    weight: [N, D]. read: the distinct rows (int64 [S], on the host) that a batch reads, over all
+    processes. at_most: about the largest S, or that of a usual step. shard: the rows of the table
+    that ``weight`` holds, if it is sharded over processes. others: further tables of that width,
+    whose rows are numbered after those of ``weight``; then the phase has no other parameters.
     """
 
     weight: nn.Parameter
@@ -126,7 +125,7 @@ class TableRows:
     others: tuple[nn.Parameter, ...] = ()
 
     def __len__(self) -> int:
-        """The number of rows of all tables."""
+        """The rows of all tables."""
         return sum(len(weight) for weight in (self.weight, *self.others))
 
 
@@ -140,7 +139,7 @@ class Phase(ABC):
     #: why steps cannot be replayed as a CUDA graph; None: they can, as steps whose inputs have the
     #: same layout (hasten.ops.transfer) run the same operations
     varying: str | None = "the phase does not say that its steps are alike"
-    #: a table whose gradient is zero except in the rows of a batch, if there is one
+    #: a table whose gradient is zero except in the rows of a batch; None: there is none
     table: TableRows | None = None
 
     @abstractmethod

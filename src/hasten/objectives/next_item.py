@@ -145,8 +145,8 @@ class NextItemPhase(ExampleBatches):
         inputs = self.sequences(ids.numpy())
         if self.fixed is None or len(ids) != self.fixed.rows:
             return inputs
-        epoch_key = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-        return with_unused_targets(inputs, self.fixed.capacity(len(inputs.targets)), epoch_key)
+        base = key(batch.seed, Stream.NEGATIVES, batch.epoch)
+        return with_unused_targets(inputs, self.fixed.capacity(len(inputs.targets)), base)
 
     def fix_shapes(self) -> None:
         if self.histories.mapped and self.negative_count:
@@ -164,10 +164,10 @@ class NextItemPhase(ExampleBatches):
         terms = self.terms_of(batch, self.micro_batch(batch, inputs))
         if inputs.count is None or inputs.unused is None:
             return terms
-        # fixed shapes: subtract the constant loss of padding targets; the number of real targets is
-        # a tensor, so that a CUDA graph can be replayed with another number
-        loss, padding_loss = terms[0].numerator, inputs.unused * self.model.padding_target_loss
-        return [Term("loss", loss - padding_loss.to(loss.dtype), inputs.count)]
+        # fixed shapes: subtract the constant loss of the targets of the padding, and divide by the
+        # number of the others, a tensor, so that a CUDA graph can be replayed
+        loss, surplus = terms[0].numerator, inputs.unused * self.model.padding_target_loss
+        return [Term("loss", loss - surplus.to(loss.dtype), inputs.count)]
 
     def terms_of(self, batch: Batch, micro_batch: NextItemMicroBatch) -> Sequence[Term]:
         """The loss terms of a micro-batch."""
@@ -180,7 +180,7 @@ class NextItemPhase(ExampleBatches):
     def device(self) -> torch.device:
         return next(self.module.parameters()).device
 
-    def build_micro_batch(self, batch: Batch, ids: Int64) -> NextItemMicroBatch:
+    def lay_out(self, batch: Batch, ids: Int64) -> NextItemMicroBatch:
         """The micro-batch of these users (longest first), on the model's device."""
         return self.micro_batch(batch, to_device(self.sequences(ids), self.device))
 

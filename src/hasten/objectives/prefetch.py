@@ -15,9 +15,7 @@ from hasten.objectives.base import Batch, Phase
 from hasten.ops.transfer import Sent, send
 
 
-def batch_inputs(
-    phase: Phase, batch: Batch, micro_batches: Sequence[tuple[int, Tensor]]
-) -> list[Any]:
+def inputs_of(phase: Phase, batch: Batch, micro_batches: Sequence[tuple[int, Tensor]]) -> list[Any]:
     """On the host, the inputs of ``encode``, then those of ``terms`` for each micro-batch."""
     inputs = [phase.encode_inputs(batch)]
     return inputs + [phase.term_inputs(batch, ids) for _, ids in micro_batches]
@@ -78,7 +76,5 @@ class Prefetcher:
 
     def _send(self, request: BatchRequest) -> tuple[Batch, Sent[Any]]:
         batch = self.phase.plan(request.seed, request.epoch, request.index)
-        inputs = batch_inputs(
-            self.phase, batch, batch.micro_batches(request.numbers, request.count)
-        )
+        inputs = inputs_of(self.phase, batch, batch.parts(request.numbers, request.count))
         return batch, send(inputs, self.device, self.stream)

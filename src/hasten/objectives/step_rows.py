@@ -63,9 +63,9 @@ class StepRows(ExampleBatches):
         self._micro_batch: LastValueCache[Any] = LastValueCache()
         self._read: LastValueCache[Tensor] = LastValueCache()
         count = len(embeddings)
-        expected_rows = math.ceil(count * -math.expm1(-draws / count))
-        if sharded or FEWEST * expected_rows <= count:
-            self.table = TableRows(embeddings.weight, self.read, expected_rows)
+        usual = math.ceil(count * -math.expm1(-draws / count))
+        if sharded or FEWEST * usual <= count:
+            self.table = TableRows(embeddings.weight, self.read, usual)
 
     @abstractmethod
     def laid_out(self, batch: Batch, ids: Tensor) -> Any:
@@ -119,9 +119,9 @@ class StepRowsNextItemPhase(StepRows, NextItemPhase):
     def laid_out(self, batch: Batch, ids: Tensor) -> NextItemMicroBatch:
         return self.micro_batch(batch, self.sequences(ids.numpy()))
 
-    def ids_of(self, micro_batch: NextItemMicroBatch) -> Sequence[Tensor]:
-        assert micro_batch.negatives is not None
-        return micro_batch.tokens, micro_batch.targets, micro_batch.negatives
+    def ids_of(self, made: NextItemMicroBatch) -> Sequence[Tensor]:
+        assert made.negatives is not None
+        return made.tokens, made.targets, made.negatives
 
     def terms_of(self, batch: Batch, micro_batch: NextItemMicroBatch) -> Sequence[Term]:
         return NextItemPhase.terms_of(self, batch, micro_batch)
@@ -145,10 +145,10 @@ class StepRowsCompletionPhase(StepRows, CompletionPhase):
     def laid_out(self, batch: Batch, ids: Tensor) -> CompletionMicroBatch:
         return self.data.complete(batch, self.data.inputs(batch, ids.numpy()))
 
-    def ids_of(self, micro_batch: CompletionMicroBatch) -> Sequence[Tensor]:
-        assert micro_batch.target is not None
-        assert micro_batch.negatives is not None
-        return micro_batch.entity, micro_batch.target, micro_batch.negatives
+    def ids_of(self, made: CompletionMicroBatch) -> Sequence[Tensor]:
+        assert made.target is not None
+        assert made.negatives is not None
+        return made.entity, made.target, made.negatives
 
     def terms_of(self, batch: Batch, micro_batch: CompletionMicroBatch) -> Sequence[Term]:
         return CompletionPhase.terms_of(self, batch, micro_batch)

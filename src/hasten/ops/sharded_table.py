@@ -60,8 +60,8 @@ class ShardedTable(EmbeddingTable):
             return super().rows(ids)
         assert not torch.is_grad_enabled(), "a gradient needs the rows of reading()"
         distinct, places = torch.unique(ids, return_inverse=True)
-        local_rows = distinct[self.shard.own(distinct)] - self.shard.first
-        read = self.shard.exchange(distinct, self.weight.index_select(0, local_rows))
+        held = distinct[self.shard.own(distinct)] - self.shard.first
+        read = self.shard.exchange(distinct, self.weight.index_select(0, held))
         return FixedTable(read).rows(places)
 
     def block(self, start: int, stop: int) -> Tensor:

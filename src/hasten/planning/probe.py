@@ -62,7 +62,7 @@ def probe(config: RunConfig, folder: Path) -> dict[str, Any]:
     config = config.model_copy(update=update)
     with (
         Processes.join(config.device, config.distributed) as processes,
-        new_run(processes, config, None, quiet=True, start_time=start_time) as setup,
+        new_run(processes, config, None, quiet=True, begin=start_time) as setup,
         open_run(setup, None) as training,
     ):
         return _measure(training, libraries)

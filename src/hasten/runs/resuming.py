@@ -103,23 +103,23 @@ def checkpoint_to_resume(
         refuse_link(written)
     damaged: list[str] = []
     if name is not None:
-        checkpoint: Checkpoint | None = read_checkpoint(named_checkpoint(folder, name))
+        found: Checkpoint | None = read_checkpoint(named_checkpoint(folder, name))
     else:
-        checkpoint = newest_checkpoint(folder.checkpoints, damaged.append)
-    if checkpoint is None and damaged:
+        found = newest_checkpoint(folder.checkpoints, damaged.append)
+    if found is None and damaged:
         raise CheckpointError(
             f"{folder.checkpoints}: every checkpoint is damaged ({'; '.join(damaged)}); "
             "name best or final by --checkpoint, or start a new run"
         )
     for message in damaged:
         warn(message)
-    if checkpoint is not None:
-        position_of(checkpoint)  # raises if it is damaged
-        _refuse_changed_config(folder, checkpoint)
+    if found is not None:
+        position_of(found)  # raises if it is damaged
+        _refuse_changed_config(folder, found)
         if name is not None:
-            delete_later_checkpoints(folder, checkpoint)
-        _restore_best(folder, checkpoint, warn)
-    return checkpoint
+            delete_later_checkpoints(folder, found)
+        _restore_best(folder, found, warn)
+    return found
 
 
 def copy_run(run: Path, out: Path, name: str | None) -> str:

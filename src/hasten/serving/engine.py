@@ -142,19 +142,19 @@ class Engine:
         else:
             if not model.scores_new_users:
                 raise UsageError(f"{model.name} cannot score a history; ask for a known user")
-            user, indices = -1, np.array(self.items.known(body.history or ()), np.int64)
-            history = indices[indices >= 0]
-            ignored += len(indices) - len(history)
+            user, found = -1, np.array(self.items.known(body.history or ()), np.int64)
+            history = found[found >= 0]
+            ignored += len(found) - len(history)
             if not len(history):
                 raise Unknown("no item of the history is known to the run")
             if body.times is not None:
                 options: Any = self.loaded.config.data
-                seconds = np.array(body.times)[indices >= 0] / PER_SECOND[options.time_unit]
+                seconds = np.array(body.times)[found >= 0] / PER_SECOND[options.time_unit]
                 order = np.argsort(seconds, kind="stable")
                 history, times = history[order], np.floor(seconds[order]).astype(np.int64)
         seen = [] if body.include_seen else history.tolist()
-        hidden_items = np.array(sorted({*seen, *(i for i in hidden if i >= 0)}), np.int64)
-        return Question("recommend", user, body.k, -1, history, times, hidden_items), ignored
+        kept = np.array(sorted({*seen, *(i for i in hidden if i >= 0)}), np.int64)
+        return Question("recommend", user, body.k, -1, history, times, kept), ignored
 
     def similarity(self, body: SimilarBody) -> Question:
         """The question for the nearest items. Raises HastenError."""

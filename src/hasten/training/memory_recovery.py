@@ -96,7 +96,7 @@ class OutOfMemoryRecovery:
         have skipped the failed step and the steps since then; these are repeated too. Raises
         OutOfMemoryError if no settings need less memory.
         """
-        if stepper.is_single_process:
+        if stepper.alone:
             failed = stepper.out_of_memory is not None
         else:
             assert stepper.summed_failures is not None

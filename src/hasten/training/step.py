@@ -18,7 +18,7 @@ from hasten.distributed.all_reduce import GradientAllReduce
 from hasten.distributed.processes import Processes
 from hasten.errors import OutOfMemoryError, first_line, is_out_of_memory
 from hasten.objectives.base import Batch, Encoded, Phase, Term
-from hasten.objectives.prefetch import BatchRequest, Prefetcher, batch_inputs
+from hasten.objectives.prefetch import BatchRequest, Prefetcher, inputs_of
 from hasten.ops.random import Stream, key, seed_device
 from hasten.ops.transfer import to_device
 from hasten.training.memory import release_memory
@@ -64,8 +64,8 @@ class OptimizerStep:
         self.summed_control_flags: Tensor | None = None
         #: micro-batches per step of this process
         self.micro_batches = options.accumulate
-        #: whether the micro-batches of the last step shared the result of Phase.encode, whose
-        #: memory does not shrink with more micro-batches
+        #: whether Phase.encode computed something that all micro-batches of the last step share:
+        #: more micro-batches do not reduce the memory of that part
         self.shares_encoding = False
         #: called instead of :meth:`eager`, if set: replays the step as a CUDA graph
         self.capture: Callable[[Batch, Sequence[float]], dict[str, Tensor]] | None = None
@@ -100,9 +100,10 @@ class OptimizerStep:
         """Take the step with the learning rate that is set."""
         self.zero_grad()
         losses = self.try_accumulate(batch)
-        if self.out_of_memory is not None and self.is_single_process:
+        if self.out_of_memory is not None and self.alone:
             return {}
-        # not self.parameters: with RowAdam, the rows that the batch reads replace the whole table
+        # with RowAdam these hold the rows that the batch reads in the place of the whole table, so
+        # they can differ from self.parameters
         parameters = self.optimizer.parameters
         if self.all_reduce is not None:
             flags = [*control_flags, float(self.out_of_memory is not None)]
@@ -128,7 +129,7 @@ class OptimizerStep:
         self.optimizer.zero_grad()
 
     @property
-    def is_single_process(self) -> bool:
+    def alone(self) -> bool:
         """Whether this process alone takes the step."""
         return self.all_reduce is None or self.all_reduce.processes.world == 1
 
@@ -143,7 +144,7 @@ class OptimizerStep:
             try:
                 losses = self.accumulate(batch)
                 self.check_memory()
-                if self.is_single_process:  # the all-reduce of several processes fills in the zeros
+                if self.alone:  # the all-reduce of several processes fills in the zeros
                     for parameter in self.optimizer.parameters:
                         if parameter.grad is None:
                             parameter.grad = torch.zeros_like(parameter)
@@ -155,7 +156,7 @@ class OptimizerStep:
             # outside of the handler: the error holds the tensors of the failed attempt
             self.zero_grad()
             release_memory(self.device)
-        if not self.is_single_process:
+        if not self.alone:
             self.optimizer.skip_rows(batch)
             first = self.optimizer.parameters[0]
             first.grad = first.new_full((), torch.nan).expand_as(first)
@@ -168,7 +169,7 @@ class OptimizerStep:
         scale. With one process, :meth:`eager` returned before it did either.
         """
         self.out_of_memory = None
-        if not self.is_single_process:
+        if not self.alone:
             assert self.all_reduce is not None
             self.all_reduce.forget_loss_names()
             self.nonfinite_steps -= steps
@@ -178,14 +179,15 @@ class OptimizerStep:
 
     @in_matmul_precision
     def accumulate(self, batch: Batch) -> dict[str, Tensor]:
-        """Accumulate the gradients over the micro-batches; return the detached losses by name."""
+        """Gradients of the batch, micro-batch by micro-batch; the detached losses by name."""
         losses: dict[str, Tensor] = {}
-        micro_batches = batch.micro_batches(*self.micro_batch_numbers)
-        # of encode, then of each micro-batch; None: Phase.on_device builds them (on a CPU)
+        micro_batches = batch.parts(*self.own_parts)
+        # first those of encode, then of each micro-batch; on a CPU Phase.on_device makes them
         inputs = batch.inputs or [None] * (1 + len(micro_batches))
         if self.device.type != "cpu" and batch.inputs is None:
-            inputs = to_device(batch_inputs(self.phase, batch, micro_batches), self.device)
-        self.shares_encoding = True  # while encode runs: it may run out of memory
+            inputs = to_device(inputs_of(self.phase, batch, micro_batches), self.device)
+        # until encode() returns: more micro-batches do not help if memory runs out in it
+        self.shares_encoding = True
         encoded, leaves = self.encode(replace(batch, inputs=inputs[0]))
         self.shares_encoding = bool(encoded)
         for (part, ids), micro_inputs in zip(micro_batches, inputs[1:], strict=True):
@@ -202,7 +204,7 @@ class OptimizerStep:
         return losses
 
     @property
-    def micro_batch_numbers(self) -> tuple[range, int]:
+    def own_parts(self) -> tuple[range, int]:
         """The numbers of this process's micro-batches, and the total over all processes."""
         first = self.shard.rank * self.micro_batches
         return range(first, first + self.micro_batches), self.shard.world_size * self.micro_batches
@@ -211,12 +213,12 @@ class OptimizerStep:
         """The batch of a step. On a GPU, the prefetcher also copies its inputs to the device."""
         if self.prefetcher is None:
             return self.phase.plan(seed, epoch, index)
-        return self.prefetcher.take(BatchRequest(seed, epoch, index, *self.micro_batch_numbers))
+        return self.prefetcher.take(BatchRequest(seed, epoch, index, *self.own_parts))
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
-        """The result of Phase.encode, and its detached leaves, which accumulate the gradients."""
-        # RowAdam returns the rows that this batch reads, updated, in place of Phase.encode; other
-        # optimizers return None
+        """What the phase encodes once per step, and the leaves that accumulate its gradients."""
+        # RowAdam first applies the deferred updates of the rows that this batch reads and returns
+        # these rows, which replace Phase.encode; other optimizers return None
         rows = self.optimizer.gather_rows(batch)
         if rows is not None:
             self.phase.start_step()
@@ -250,11 +252,11 @@ class OptimizerStep:
             torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
 
     def clip(self, parameters: Sequence[Tensor], norm: Tensor) -> None:
-        """Clip the unscaled gradients to ``clip_norm``. norm: their 2-norm."""
-        max_norm, norm_type = self.options.clip_norm, float(self.options.clip_norm_type)
-        if max_norm is not None:
-            norm = norm if norm_type == 2 else gradient_norm(parameters, norm_type)
-            torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+        """Clip the gradients (loss scale already removed) to ``clip_norm``; norm: their 2-norm."""
+        limit, kind = self.options.clip_norm, float(self.options.clip_norm_type)
+        if limit is not None:
+            norm = norm if kind == 2 else gradient_norm(parameters, kind)
+            torch.nn.utils.clip_grads_with_norm_(parameters, limit, norm)
 
     def try_update(self, found_inf: Tensor) -> None:
         """:meth:`update`, repeated once if memory runs out before anything has changed.

@@ -225,8 +225,8 @@ class Trainer:
         """Log the epoch; when due, evaluate, update best and save; True if time ran out."""
         state, position, totals = self.state, self.state.position, self.state.totals
         early_stopping, finished = state.early_stopping, position.epoch + 1
-        moment, sharded = f"after epoch {finished}", self.tables.names
-        require_same_checksums(self.processes, self.model, moment, sharded)
+        when, sharded = f"after epoch {finished}", self.tables.names
+        require_same_checksums(self.processes, self.model, when, sharded)
         self.save_if_stopped()
         losses = state.mean_losses()
         is_last, is_best = finished >= self.epochs, False
@@ -243,7 +243,7 @@ class Trainer:
             totals.evaluate_seconds += evaluation.seconds
             is_best = early_stopping.update(evaluation.values[early_stopping.metric], finished)
         position.epoch, position.phase, position.index, position.step_of_epoch = finished, 0, 0, 0
-        # only the run's total is counted: an epoch has the mean number of examples
+        # only the total of the run is kept: estimate this epoch's examples by the mean over epochs
         rate = totals.examples // finished / max(totals.epoch_seconds, 1e-9)
         seconds, memory = totals.epoch_seconds, self.recovery.budget.describe_usage()
         self.report = EpochReport(
@@ -252,7 +252,7 @@ class Trainer:
         self.report.write(self.journal, self.progress, early_stopping.metric)
         totals.losses, totals.epoch_seconds = {}, 0.0
         if is_best:
-            self.best_evaluation = evaluation
+            self.selected = evaluation
             self.write(self.folder.best)
         if is_last or finished % self.config.checkpoint.every == 0:
             self.save()

@@ -52,12 +52,12 @@ def join_interactions(old: Dataset, new: Dataset, options: InteractionOptions, s
     before = [user_places[0][a.user], item_places[0][a.item]]
     after = [user_places[1][b.user], item_places[1][b.item]]
     if a.time is not None and b.time is not None:
-        is_repeated, whole = repeated([*before, a.time], [*after, b.time])
+        again, whole = repeated([*before, a.time], [*after, b.time])
     else:
-        is_repeated, whole = repeated(before, after)
+        again, whole = repeated(before, after)
         if not whole:  # without times, an event may happen again
-            is_repeated = np.zeros(len(b), bool)
-    fresh = ~is_repeated
+            again = np.zeros(len(b), bool)
+    fresh = ~again
     if not fresh.any():
         raise DataError(
             f"{new.source.path or 'the new data'}: holds no event that the run does not have"
@@ -68,8 +68,8 @@ def join_interactions(old: Dataset, new: Dataset, options: InteractionOptions, s
         return None if first is None else np.concatenate([first, second[fresh]])
 
     # parts of new rows are stored as NEW - part: -1, -2, -3
-    has_given_split = new.split.startswith("given")
-    of_new = NEW - (new.part[fresh] if has_given_split else np.zeros(int(fresh.sum()), np.int8))
+    given = new.split.startswith("given")
+    of_new = NEW - (new.part[fresh] if given else np.zeros(int(fresh.sum()), np.int8))
     columns = clean.Columns(
         np.concatenate([before[0], after[0][fresh]]).astype(np.int32),
         np.concatenate([before[1], after[1][fresh]]).astype(np.int32),
@@ -83,27 +83,23 @@ def join_interactions(old: Dataset, new: Dataset, options: InteractionOptions, s
     user, item = columns.user.astype(np.int64), columns.item.astype(np.int64)
     trained = columns.part == TRAIN
     part, split = _parts(old.split, columns.part, user, len(users), options, seed, timed)
-    held_out = trained & (part != TRAIN)
+    kept = trained & (part != TRAIN)
     part = np.where(trained, TRAIN, part).astype(np.int8)
     notes = []
-    if held_out.any():
-        notes.append(
-            f"{counted(int(held_out.sum()), 'event')} stay in the training part of the run"
-        )
-    if is_repeated.any():
-        notes.append(
-            f"{counted(int(is_repeated.sum()), 'event')} of the new data are in the run already"
-        )
+    if kept.any():
+        notes.append(f"{counted(int(kept.sum()), 'event')} stay in the training part of the run")
+    if again.any():
+        notes.append(f"{counted(int(again.sum()), 'event')} of the new data are in the run already")
     interactions = Interactions(user, item, columns.rating, columns.time)
     source = replace(new.source, counts={}, notes=())
     dataset = Dataset(old.name, users, items, interactions, part, split, source)
     counts = describe_counts(dataset, notes, split.startswith("given"))
-    added = {"new_events": int(fresh.sum()), **source_counts(old, dataset)}
-    dataset = replace(dataset, source=source.plus(notes, **counts, **added))
+    found = {"new_events": int(fresh.sum()), **source_counts(old, dataset)}
+    dataset = replace(dataset, source=source.plus(notes, **counts, **found))
     places = item_places[0], item_places[1]
     if old.facts is not None:
         facts = _facts(old, new, dataset)
-        added |= {
+        found |= {
             "new_entities": len(facts.entities) - len(old.facts.entities),
             "new_relations": len(facts.relations) - len(old.facts.relations),
             "new_facts": len(facts.triples) - len(old.facts.triples),
@@ -116,7 +112,7 @@ def join_interactions(old: Dataset, new: Dataset, options: InteractionOptions, s
     )
     features = joined_item_features(old.item_features, new.item_features, places)
     dataset = replace(dataset, modalities=modalities, item_features=features)
-    return Joined(dataset, trained, added, whole)
+    return Joined(dataset, trained, found, whole)
 
 
 def _parts(

@@ -47,30 +47,30 @@ def read_and_join(
     Raises:
         DataError: the new data cannot be read, or hold nothing new.
     """
-    run_options = config.data
-    cleared = {key: type(run_options).model_fields[key].get_default(call_default_factory=True)
-               for key in _OF_FILES if hasattr(run_options, key) and key not in given}  # fmt: skip
+    own = config.data
+    cleared = {key: type(own).model_fields[key].get_default(call_default_factory=True)
+               for key in _OF_FILES if hasattr(own, key) and key not in given}  # fmt: skip
     everything: dict[str, Any] = {"ratios": (1.0, 0.0, 0.0), "refit": False}
     if table is not None:
         everything["path"] = None
-    options = run_options.model_copy(update={**cleared, **everything})
-    seed = run_options.seed_for_split(config.seed)
+    options = own.model_copy(update={**cleared, **everything})
+    seed = own.seed_for_split(config.seed)
     if isinstance(old, KnowledgeGraph):
-        assert isinstance(run_options, TripleOptions)
+        assert isinstance(own, TripleOptions)
         options = options.model_copy(update={"unknown": "keep"})
         new = _with_parts_or_without(options, seed, table)
         assert isinstance(new, KnowledgeGraph)
-        return join_graph(old, new, run_options.node_types, run_options.edge_types)
-    assert isinstance(run_options, InteractionOptions)
+        return join_graph(old, new, own.node_types, own.edge_types)
+    assert isinstance(own, InteractionOptions)
     options = options.model_copy(update={"k_core": 0, "valid_share": 0.0})
-    new_data = _with_parts_or_without(options, seed, table)
-    assert isinstance(new_data, Dataset)
-    joined = join_interactions(old, new_data, run_options, seed)
-    if joined.whole and run_options.k_core:  # only all events have the core of the run
-        options = options.model_copy(update={"k_core": run_options.k_core})
-        new_data = _with_parts_or_without(options, seed, table)
-        assert isinstance(new_data, Dataset)
-        joined = join_interactions(old, new_data, run_options, seed)
+    found = _with_parts_or_without(options, seed, table)
+    assert isinstance(found, Dataset)
+    joined = join_interactions(old, found, own, seed)
+    if joined.whole and own.k_core:  # only all events have the core of the run
+        options = options.model_copy(update={"k_core": own.k_core})
+        found = _with_parts_or_without(options, seed, table)
+        assert isinstance(found, Dataset)
+        joined = join_interactions(old, found, own, seed)
     return joined
 
 

@@ -44,7 +44,7 @@ def test_loss_and_gradients_are_those_of_the_equations(
     phase = phase_of(model, histories, 0 if loss == "ce" else 3)
     # longest first, users in order within a length: the order of the reference
     rows = np.argsort(-phase.target_counts, kind="stable")
-    laid_out = phase.build_micro_batch(phase.plan(0, 0, 0), rows)
+    laid_out = phase.lay_out(phase.plan(0, 0, 0), rows)
     ours = model.next_item_loss(laid_out)
     expected = reference_loss(model, histories, laid_out.negatives)
     assert ours.item() == pytest.approx(expected.item(), rel=1e-6)

@@ -71,7 +71,7 @@ def test_is_a_table_of_the_sums(kind, loss, few_rows, monkeypatch):
     with table.computed_once():
         torch.testing.assert_close(table.rows(ids), rows[ids])
         torch.testing.assert_close(table.block(4, 9), rows[4:9])
-    laid_out = phase.build_micro_batch(batch, batch.ids.numpy())
+    laid_out = phase.lay_out(batch, batch.ids.numpy())
     states = laid_out.at_targets(model.encode(plain.rows(laid_out.tokens), laid_out))
     scores = states @ rows.T
     if loss == "ce":

@@ -49,7 +49,7 @@ def test_later_items_and_times_change_nothing_earlier():
     states = []
     for one, when in ((items, times), changed):
         phase = phase_of(model, Histories(np.array([0, 6]), one, when))
-        batch = phase.build_micro_batch(phase.plan(0, 0, 0), np.zeros(1, np.int64))
+        batch = phase.lay_out(phase.plan(0, 0, 0), np.zeros(1, np.int64))
         rows = model.items.rows(batch.tokens)
         states.append(model.hidden(rows, batch.positions, batch.times, batch.buckets))
     assert torch.equal(states[0][:3], states[1][:3])
@@ -64,7 +64,7 @@ def test_the_last_event_of_training_is_no_input():
     moved[histories.offsets[1:] - 1] += 1
     other = phase_of(model, replace(histories, times=moved))
     rows = np.arange(len(phase.users))[np.argsort(-phase.target_counts, kind="stable")]
-    one, two = (p.build_micro_batch(p.plan(0, 0, 0), rows) for p in (phase, other))
+    one, two = (p.lay_out(p.plan(0, 0, 0), rows) for p in (phase, other))
     assert torch.equal(one.times, two.times)
 
 

@@ -31,8 +31,8 @@ def prepare(
     from hasten.data.detect import narrowed  # noqa: PLC0415 - slow to import
     from hasten.data.event_store.prepare import prepare as write  # noqa: PLC0415
 
-    section = data_options(path, format, sets or [])
-    if section.path is None and section.train is None:
+    given = data_options(path, format, sets or [])
+    if given.path is None and given.train is None:
         raise UsageError("no data are named: give FILE, or --set data.train=FILE")
     started = time.perf_counter()
     columns = (
@@ -50,10 +50,10 @@ def prepare(
                 tasks[what] = bar.add_task(what, total=total)
             bar.update(tasks[what], completed=done, total=total)
 
-        store = write(narrowed(section, InteractionOptions), out, overwrite, report)
+        found = write(narrowed(given, InteractionOptions), out, overwrite, report)
     seconds = time.perf_counter() - started
-    counts = store.counts
-    for note in store.notes:
+    counts = found.counts
+    for note in found.notes:
         output.say(f"note: {note}")
     said = ", ".join(f"{counts[name]:,} {name}" for name in ("users", "items", "interactions"))
     rate = counts["read"] / seconds
@@ -61,6 +61,6 @@ def prepare(
     output.say(f"next: hasten train sasrec {out}")
     if json:
         output.write_json(
-            {"store": str(out), "fingerprint": store.fingerprint, "counts": counts}
-            | {"notes": store.notes, "seconds": seconds, "events_per_second": rate}
+            {"store": str(out), "fingerprint": found.fingerprint, "counts": counts}
+            | {"notes": found.notes, "seconds": seconds, "events_per_second": rate}
         )

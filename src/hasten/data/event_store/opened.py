@@ -26,20 +26,20 @@ def open_store(folder: Path, options: DataOptions) -> MappedDataset:
         DataError: a damaged store, or the split leaves a part empty.
         UsageError: options that are applied when a store is made.
     """
-    stored = manifest.read_manifest(folder)
-    values = options.model_dump(exclude_defaults=True)
-    if others := [f"data.{key}" for key in values if key not in CHOSEN]:
+    found = manifest.read_manifest(folder)
+    given = options.model_dump(exclude_defaults=True)
+    if others := [f"data.{key}" for key in given if key not in CHOSEN]:
         raise UsageError(
             f"{', '.join(others)} has no effect: {folder} is a store; give these options to "
             "hasten data prepare"
         )
     options = InteractionOptions.model_validate(
-        {key: value for key, value in values.items() if key != "refit"}
+        {key: value for key, value in given.items() if key != "refit"}
     )
     offsets = map_column(folder / manifest.OFFSETS, np.int64)
-    time = map_column(folder / manifest.TIME_COLUMN, np.int64) if stored.timed else None
+    time = map_column(folder / manifest.TIME_COLUMN, np.int64) if found.timed else None
     bounds, split = cuts.divide(np.array(offsets), time, options)
-    notes = [*stored.notes, *stored.changed()]
+    notes = [*found.notes, *found.changed()]
     lengths = bounds[-1] - bounds[0]
     short = [int(np.sum(lengths == n)) for n in (1, 2)]
     if sum(short) and not split.startswith("global time"):
@@ -47,5 +47,5 @@ def open_store(folder: Path, options: DataOptions) -> MappedDataset:
             f"{counted(short[0], 'user')} with 1 event, {counted(short[1], 'user')} with 2: "
             "in train only, never tested"
         )
-    stored_options = options.model_dump(mode="json", exclude_defaults=True, exclude={"path"})
-    return MappedDataset(folder, stored, split, bounds, tuple(notes), stored_options)
+    kept = options.model_dump(mode="json", exclude_defaults=True, exclude={"path"})
+    return MappedDataset(folder, found, split, bounds, tuple(notes), kept)

@@ -52,14 +52,14 @@ def find_roles(
     roles: dict[str, int] = {}
     for role in among:
         if role in overrides:
-            column_name = overrides[role].strip()
-            if known.count(column_name) != 1:
-                count = "twice" if column_name in known else "no"
+            wanted = overrides[role].strip()
+            if known.count(wanted) != 1:
+                found = "twice" if wanted in known else "no"
                 raise DataError(
-                    f"{source}: data.columns.{role}={column_name!r}, but the header has {count} "
-                    f"such column{did_you_mean(column_name, known)} (it has {', '.join(known)})"
+                    f"{source}: data.columns.{role}={wanted!r}, but the header has {found} such "
+                    f"column{did_you_mean(wanted, known)} (it has {', '.join(known)})"
                 )
-            roles[role] = known.index(column_name)
+            roles[role] = known.index(wanted)
             continue
         fitting = [
             i
@@ -67,9 +67,9 @@ def find_roles(
             if plain(name) in SYNONYMS[role] and name not in overrides.values()
         ]
         if len(fitting) > 1 and role != "part":
-            choices = " or ".join(repr(known[i]) for i in fitting)
+            both = " or ".join(repr(known[i]) for i in fitting)
             raise DataError(
-                f"{source}: the {role} could be column {choices}; "
+                f"{source}: the {role} could be column {both}; "
                 f"choose with --set data.columns.{role}=NAME"
             )
         if fitting:

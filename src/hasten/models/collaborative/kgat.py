@@ -258,13 +258,13 @@ class KGAT(NodeVectorModel):
         assert self.graph is not None
         return Wanted(RowPositions.of(self.graph, nodes), self._needed(nodes))
 
-    def _needed(self, nodes: Tensor) -> Tensor | None:
+    def _needed(self, wanted: Tensor) -> Tensor | None:
         """The nodes that the last layer reads; None: all, or nearly all."""
         assert self.graph is not None
-        if len(self.layers) == 1 or len(nodes) > _MOST * len(self.nodes):
+        if len(self.layers) == 1 or len(wanted) > _MOST * len(self.nodes):
             return None
-        needed = with_neighbors(self.graph, nodes)
-        return None if len(needed) > _MOST * len(self.nodes) else needed
+        found = with_neighbors(self.graph, wanted)
+        return None if len(found) > _MOST * len(self.nodes) else found
 
     def _layer(
         self, layer: Layer, x: Tensor, wanted: RowPositions, needed: Tensor | None

@@ -86,19 +86,19 @@ class LightGCN(NodeVectorModel):
 
     def pair_inputs(self, pairs: Pairs) -> RowPositions:
         """The distinct nodes of a batch."""
-        return self._row_positions(torch.unique(self.pair_nodes(pairs)))
+        return self._positions(torch.unique(self.pair_nodes(pairs)))
 
     def encode_pairs(self, inputs: RowPositions, seed: int) -> Encoded:
-        """Of the S distinct nodes of a batch: vectors [S, D], layer 0 [S, D], ascending ids [S]."""
-        layer_0, mean = self._propagate(inputs)
-        return mean, layer_0, inputs.rows
+        """For the distinct nodes of a batch: vectors and layer 0 [S, D], nodes [S], ascending."""
+        own, mean = self._propagate(inputs)
+        return mean, own, inputs.rows
 
     def penalized(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """Layer 0 of the users, positives and negatives, [B, D] each."""
         _, layer_0, nodes = encoded
         return self.take(layer_0, nodes, pairs)
 
-    def _row_positions(self, nodes: Tensor) -> RowPositions:
+    def _positions(self, nodes: Tensor) -> RowPositions:
         assert self.graph is not None
         return RowPositions.of(self.graph.graph, nodes)
 
@@ -115,5 +115,5 @@ class LightGCN(NodeVectorModel):
         return layers[0], sum(layers[1:], layers[0]) / len(layers)
 
     def all_vectors(self) -> Tensor:
-        every = self._row_positions(torch.arange(len(self.nodes)))
+        every = self._positions(torch.arange(len(self.nodes)))
         return self._propagate(to_device(every, self.device))[1]

@@ -65,14 +65,14 @@ class RelationEdges:
         tails = torch.from_numpy(tail[order].astype(np.int32))
         spans = []
         for kind, start, stop in zip(kinds.tolist(), starts.tolist(), stops, strict=True):
-            distinct_heads, first = np.unique(heads[start:stop], return_index=True)
+            own, first = np.unique(heads[start:stop], return_index=True)
             offsets = torch.from_numpy(np.append(first, stop - start).astype(np.int32))
             reached, which = _distinct(tails[start:stop], count)
-            fewer = len(reached) <= len(distinct_heads)
+            fewer = len(reached) <= len(own)
             if fewer:
                 tails[start:stop] = which
-            nodes = torch.from_numpy(distinct_heads), offsets, reached if fewer else None
-            spans.append(Span(kind, start, stop, *nodes))
+            found = torch.from_numpy(own), offsets, reached if fewer else None
+            spans.append(Span(kind, start, stop, *found))
         return cls(torch.from_numpy(position), tails, tuple(spans))
 
     def to(self, device: torch.device) -> RelationEdges:

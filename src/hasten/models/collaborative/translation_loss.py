@@ -28,10 +28,10 @@ def translation_loss(
     relation: [B, K], the vector of each edge. weights: [R, D, K]. sizes: edges of each relation
     [R]. Under autocast, forward keeps rows and products in lower precision.
     """
-    losses: tuple[Tensor, Tensor] = _TranslationLoss.apply(  # type: ignore[no-untyped-call]
+    found: tuple[Tensor, Tensor] = _TranslationLoss.apply(  # type: ignore[no-untyped-call]
         rows, index, relation, weights, sizes, autocast_dtype(rows)
     )
-    return losses
+    return found
 
 
 class _TranslationLoss(torch.autograd.Function):
@@ -85,9 +85,9 @@ class _TranslationLoss(torch.autograd.Function):
             _of(grad_weights, kinds),
             strict=True,
         )
-        for part, inputs, matrix, to_x, to_weights in columns:
+        for part, own, matrix, to_x, to_weights in columns:
             torch.mm(part, matrix, out=to_x)
-            torch.mm(inputs, part, out=to_weights)
+            torch.mm(own, part, out=to_weights)
         grad_rows = grad_x.new_zeros(ctx.count, grad_x.shape[1]).index_add_(0, index, grad_x)
         return grad_rows, None, grad_relation, grad_weights, None, None
 

@@ -115,21 +115,21 @@ class BM3(FeatureModel):
         items, users = torch.split(whole, [self.sizes.items, self.sizes.users])
         norm = torch.linalg.vector_norm
         norms = (norm(users) + norm(items)) / self.sizes.items
-        vectors = [whole.index_select(0, nodes)]
-        item_nodes = nodes[:items_among]
+        found = [whole.index_select(0, nodes)]
+        own = nodes[:items_among]
         if self.options.modal_weight:
             for name, projection in self.projections.items():
-                values = projection(self.features(name, self.items).index_select(0, item_nodes))
-                vectors.append(upcast(values))
-        targets = [self.target(x, nodes, key(seed, n)) for n, x in enumerate(vectors)]
-        return *vectors, *targets, norms, nodes
+                values = projection(self.features(name, self.items).index_select(0, own))
+                found.append(upcast(values))
+        targets = [self.target(x, nodes, key(seed, n)) for n, x in enumerate(found)]
+        return *found, *targets, norms, nodes
 
     def target(self, x: Tensor, nodes: Tensor, base: int) -> Tensor:
         """[S, D] ``x`` without gradient after dropout, which depends on the key and the node."""
         nodes = nodes[: len(x), None]
-        random = uniform(base, nodes, torch.arange(x.shape[1], device=x.device))
+        kept = uniform(base, nodes, torch.arange(x.shape[1], device=x.device))
         rate = self.options.dropout
-        return x.detach() * (random >= rate).to(x.dtype) / (1 - rate)
+        return x.detach() * (kept >= rate).to(x.dtype) / (1 - rate)
 
     def pair_losses(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor]:
         """[B] the loss of the pairs, and that of the features of their items."""

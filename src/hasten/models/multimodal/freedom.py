@@ -162,13 +162,9 @@ class FREEDOM(FeatureModel):
 
     def _wanted(self, graph: Weighted, nodes: Tensor) -> Wanted:
         """Of these nodes (int64 [S] on the host, ascending), the items first."""
-        item_nodes = nodes[nodes < self.sizes.items]
-        alike = (
-            RowPositions.of(self._item_graph().graph, item_nodes)
-            if self.options.mm_layers
-            else None
-        )
-        return Wanted(RowPositions.of(graph.graph, nodes), item_nodes, alike)
+        own = nodes[nodes < self.sizes.items]
+        alike = RowPositions.of(self._item_graph().graph, own) if self.options.mm_layers else None
+        return Wanted(RowPositions.of(graph.graph, nodes), own, alike)
 
     def modal_losses(self, encoded: Encoded, pairs: Pairs) -> list[Tensor]:
         """[B] for each modality: BPR of the users and the projected features of the items."""
@@ -224,13 +220,13 @@ class FREEDOM(FeatureModel):
         probabilities proportional to w (Efraimidis & Spirakis 2006).
         """
         pairs = training_pairs(self._dataset)
-        count = int(len(pairs.items) * (1 - self.options.pruned))
+        kept = int(len(pairs.items) * (1 - self.options.pruned))
         degree = np.bincount(pairs.items, minlength=self.sizes.items)[pairs.items]
         random = counter.uniform(
             counter.key(seed, counter.Stream.NEIGHBORS, epoch), len(pairs.items)
         )
         order = -np.log1p(-random) * np.sqrt(degree * pairs.lengths[pairs.rows])
-        chosen = np.sort(np.argpartition(order, count)[:count])
+        chosen = np.sort(np.argpartition(order, kept)[:kept])
         return self._graph_of(
             CSR(ragged_offsets(pairs.rows[chosen], len(pairs)), pairs.items[chosen])
         )

@@ -28,7 +28,7 @@ class AttentionModel(SequentialModel):
     """Embeddings, blocks of self-attention, and a final layer norm.
 
     A subclass creates its embeddings, calls :meth:`build_blocks`, and defines :meth:`hidden`, which
-    passes its attention to :meth:`apply_blocks`.
+    passes its attention to :meth:`through_blocks`.
     """
 
     defaults = {"lr": 2e-3, "schedule": "cosine", "betas": (0.9, 0.98), "clip_norm": 5.0}
@@ -73,17 +73,14 @@ class AttentionModel(SequentialModel):
     @abstractmethod
     def hidden(
         self,
-        items_TD: Tensor,
+        rows_TD: Tensor,
         positions_T: Tensor,
         times_T: Tensor | None,
         buckets: Sequence[Bucket],
     ) -> Tensor:
-        """[T, D] hidden states of the tokens.
+        """[T, D] states of flat tokens, from their item rows, distances to the end, and times."""
 
-        items_TD: their item embeddings. positions_T: distances to the end of the sequence.
-        """
-
-    def apply_blocks(self, x_TD: Tensor, attention: Attention) -> Tensor:
+    def through_blocks(self, x_TD: Tensor, attention: Attention) -> Tensor:
         """[T, D] output of all blocks and the final layer norm for the embedded tokens."""
         x: Any = self.residuals.expand(x_TD)
         for block in self.blocks:
@@ -91,10 +88,10 @@ class AttentionModel(SequentialModel):
         out: Tensor = self.final_norm(self.residuals.reduce(x))
         return out
 
-    def encode(self, items_TD: Tensor, batch: SequenceBatch) -> Tensor:
-        # compiled for training only: other batch shapes would compile it again
+    def encode(self, rows_TD: Tensor, batch: SequenceBatch) -> Tensor:
+        # the compiled function is for training: other batches would compile again
         hidden = self._compiled if self.training else self.hidden
-        return hidden(items_TD, batch.positions, batch.times, batch.buckets)
+        return hidden(rows_TD, batch.positions, batch.times, batch.buckets)
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         """Compile the encoder of the flat tokens."""

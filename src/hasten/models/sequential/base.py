@@ -128,14 +128,14 @@ class SequentialModel(Model):
         return items.computed_once() if isinstance(items, FeaturedItems) else nullcontext()
 
     @abstractmethod
-    def encode(self, items_TD: Tensor, batch: SequenceBatch) -> Tensor:
+    def encode(self, rows_TD: Tensor, batch: SequenceBatch) -> Tensor:
         """[T, D] states from the item rows [T, D] of flat, bucketed tokens."""
 
     def rows_of(self) -> Mapping[str, Rows]:
-        rows = {"items.weight": Rows.of("items")}
+        found = {"items.weight": Rows.of("items")}
         if isinstance(self.items, FeaturedItems):
-            rows["items.values.weight"] = Rows.of("item_values")
-        return rows
+            found["items.values.weight"] = Rows.of("item_values")
+        return found
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase: predict the next item at every position of the training sequences."""
@@ -186,8 +186,8 @@ class SequentialModel(Model):
         """The sum of the loss over the targets."""
         items = self.items
         if isinstance(batch, SampledSoftmaxMicroBatch):
-            items_TD = FixedTable(batch.rows).rows(batch.tokens)
-            states = batch.at_targets(self.encode(items_TD, batch))
+            rows_TD = FixedTable(batch.rows).rows(batch.tokens)
+            states = batch.at_targets(self.encode(rows_TD, batch))
             sample = batch.sampled, batch.log_weights, batch.masked
             return sampled_softmax(states, batch.rows, batch.targets, *sample)
         if batch.negatives is None:
@@ -201,8 +201,8 @@ class SequentialModel(Model):
             return sampled_loss(self.states(batch), items.rows(ids), self._beta)
         # a single gather from a large table, so that its gradient is built once
         rows = items.rows(torch.cat([batch.tokens, ids.view(-1)]))
-        items_TD, sampled = torch.split(rows, [len(batch.tokens), ids.numel()])
-        states = batch.at_targets(self.encode(items_TD, batch))
+        rows_TD, sampled = torch.split(rows, [len(batch.tokens), ids.numel()])
+        states = batch.at_targets(self.encode(rows_TD, batch))
         return sampled_loss(states, sampled.view(*ids.shape, -1), self._beta)
 
     @property

@@ -68,24 +68,24 @@ class SASRec(AttentionModel):
 
     def hidden(
         self,
-        items_TD: Tensor,
+        rows_TD: Tensor,
         positions_T: Tensor,
         times_T: Tensor | None,
         buckets: Sequence[Bucket],
     ) -> Tensor:
-        """[T, D] hidden states. items_TD: item embeddings of the tokens. times_T: not used."""
+        """[T, D] states of the tokens. rows_TD: their item embeddings. times_T: not used."""
         options = self.options
-        x_TD = items_TD * math.sqrt(options.width) + self.positions.rows(positions_T)
+        x_TD = rows_TD * math.sqrt(options.width) + self.positions.rows(positions_T)
         x_TD = dropout(x_TD, options.dropout, self.training)
 
         def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             if options.padding == "keys":
-                rate = options.dropout if self.training else 0.0
+                drop = options.dropout if self.training else 0.0
                 return attention_with_padding_keys(
-                    query, key, value, positions_T, buckets, options.heads, options.max_length, rate
+                    query, key, value, positions_T, buckets, options.heads, options.max_length, drop
                 )
             return causal_attention(
                 query, key, value, buckets, options.heads, options.dropout, self.training
             )
 
-        return self.apply_blocks(x_TD, attention)
+        return self.through_blocks(x_TD, attention)

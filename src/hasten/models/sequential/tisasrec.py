@@ -99,7 +99,7 @@ class TiSASRec(AttentionModel):
 
     def hidden(
         self,
-        items_TD: Tensor,
+        rows_TD: Tensor,
         positions_T: Tensor,
         times_T: Tensor | None,
         buckets: Sequence[Bucket],
@@ -111,7 +111,7 @@ class TiSASRec(AttentionModel):
         def dropped(x: Tensor) -> Tensor:
             return dropout(x, options.dropout, self.training)
 
-        x_TD = dropped(items_TD * math.sqrt(options.width))
+        x_TD = dropped(rows_TD * math.sqrt(options.width))
         keys = dropped(self.key_positions.rows(positions_T))
         values = dropped(self.value_positions.rows(positions_T))
         key_table = dropped(self.key_intervals.block(0, options.span + 1))
@@ -131,7 +131,7 @@ class TiSASRec(AttentionModel):
                 self.training,
             )
 
-        return self.apply_blocks(x_TD, attention)
+        return self.through_blocks(x_TD, attention)
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase: predict the next item at every position of the training sequences.

@@ -50,8 +50,8 @@ class PhaseAdam(torch.optim.Adam):
     @property
     def parameters(self) -> list[Tensor]:
         """The tensors that :meth:`step` updates, by the number of the parameter."""
-        parameters: list[Tensor] = self.param_groups[0]["params"]
-        return parameters
+        found: list[Tensor] = self.param_groups[0]["params"]
+        return found
 
     def set_rate(self, rate: float) -> None:
         """The learning rate of the next steps."""

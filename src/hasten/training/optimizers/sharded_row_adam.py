@@ -61,7 +61,7 @@ class ShardedRowAdam(RowAdam):
 
     def _restore_table(self) -> dict[str, Tensor]:
         leaf = self.parameters[self._number]
-        table = super()._restore_table()
+        found = super()._restore_table()
         if leaf is not self._own:  # the step was not taken
             self.state.pop(self._own, None)
-        return table
+        return found
