@@ -1,4 +1,4 @@
-"""Check that all processes have the same data and weights; broadcast checkpoints."""
+"""Check that all processes hold the same data and weights; broadcast checkpoints."""
 
 from __future__ import annotations
 
@@ -26,17 +26,13 @@ def require_same_data(processes: Processes, dataset: Any) -> None:
     """Raise DataError if the data differ between processes (files of another machine)."""
     if processes.world == 1:
         return
-    fingerprints = processes.gather(
-        [fingerprint(dataset), socket.gethostname()], "comparing the data"
-    )
-    other = next(
-        (rank for rank, (mark, _) in enumerate(fingerprints) if mark != fingerprints[0][0]), None
-    )
+    found = processes.gather([fingerprint(dataset), socket.gethostname()], "comparing the data")
+    other = next((rank for rank, (mark, _) in enumerate(found) if mark != found[0][0]), None)
     if other is not None:
         error = DataError(
-            f"rank {other} (on {fingerprints[other][1]}) has read other data than rank 0 (on "
-            f"{fingerprints[0][1]}): fingerprints {fingerprints[other][0][:12]} and "
-            f"{fingerprints[0][0][:12]}; the same files must lie at the same place on every machine"
+            f"rank {other} (on {found[other][1]}) has read other data than rank 0 (on "
+            f"{found[0][1]}): fingerprints {found[other][0][:12]} and {found[0][0][:12]}; the same "
+            "files must lie at the same place on every machine"
         )
         error.agreed = True
         raise error
@@ -70,10 +66,10 @@ def require_same_checksums(
     _compare(processes, torch.stack(sums).tolist() if sums else [], list(tensors), when)
 
 
-def _compare(processes: Processes, own_checksums: list[Any], names: list[str], when: str) -> None:
-    checksums = processes.gather(own_checksums, "comparing the weights")
-    for rank, values in enumerate(checksums):
-        for name, value, expected in zip(names, values, checksums[0], strict=True):
+def _compare(processes: Processes, own: list[Any], names: list[str], when: str) -> None:
+    found = processes.gather(own, "comparing the weights")
+    for rank, values in enumerate(found):
+        for name, value, expected in zip(names, values, found[0], strict=True):
             if value != expected:
                 error = ProcessesError(
                     f"{when}, {name} of rank {rank} differs from that of rank 0: the processes "
