@@ -94,11 +94,9 @@ def train(
             else:
                 resolved = resolve_config(config, processes).config
                 changes = requested_changes(config, resolved, existing)
-                requested = (resolved, table) if resume_auto and not processes.restarts else None
-                first_summary = _resume_joined(
-                    processes, existing, None, changes, quiet, start_time, requested,
-                    callbacks=callbacks,
-                )  # fmt: skip
+                given = (resolved, table) if resume_auto and not processes.restarts else None
+                arguments = (existing, None, changes, quiet, start_time, given)
+                first_summary = _resume_joined(processes, *arguments, callbacks=callbacks)
         if not refit:
             return first_summary
         if first_summary.stopped_by == "max_time":
