@@ -96,10 +96,8 @@ def train(
                 resolved = resolve_config(config, processes).config
                 changes = requested_changes(config, resolved, existing)
                 requested = (resolved, table) if resume_auto and not processes.restarts else None
-                first_summary = _resume(
-                    processes, existing, None, changes, quiet, start_time, requested,
-                    callbacks=callbacks,
-                )  # fmt: skip
+                arguments = (existing, None, changes, quiet, start_time, requested)
+                first_summary = _resume(processes, *arguments, callbacks=callbacks)
         if not refit:
             return first_summary
         if first_summary.stopped_by == "max_time":

@@ -153,7 +153,6 @@ class KGAT(NodeVectorModel):
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """Pairs, then translation. Builds the graph."""
         options = self.options
-        # the collaborative knowledge graph (CKG) of the paper
         ckg, device = CollaborativeGraph.of(dataset), self.nodes.weight.device
         self.recompute = training.recompute
         graph = SparseGraph.build(ckg.head, ckg.tail, ckg.nodes, ckg.nodes)
