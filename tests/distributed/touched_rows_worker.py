@@ -96,7 +96,7 @@ def failed(processes: Processes) -> dict[str, Any]:
         losses = step(phase.plan(0, 0, 1), 1e-2)
     unchanged = bool(torch.equal(before, phase.table.weight))
     failures = float(step.summed_failures)
-    step.forget_skipped(1)
+    step.undo_skipped_steps(1)
     step(phase.plan(0, 0, 1), 1e-2)
     return {
         "losses": {key: float(value) for key, value in losses.items()},
