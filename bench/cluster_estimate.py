@@ -179,6 +179,18 @@ def evaluation_seconds(work: Workload, hardware: Hardware, users: int, gpus: int
     return scores * (2 * work.width / hardware.flops + 2 * FLOAT / hardware.bandwidth)
 
 
+def evaluation_bytes(work: Workload, way: str, users: int, gpus: int) -> float:
+    """What a GPU sends: four counts of each target; of sharded tables the rows of all histories.
+
+    Every process encodes all queries of a sharded table, whose rows are exchanged tile by tile;
+    rows that a tile reads twice are counted twice.
+    """
+    others = (gpus - 1) / gpus
+    counts = 2 * others * 4 * INT64 * users
+    rows = others * FLOAT * work.width * users * work.events_of_a_user
+    return counts if way == "whole" else counts + rows
+
+
 def host_bytes(work: Workload, pieces: Pieces, local: int) -> dict[str, float]:
     """The memory of a machine with ``local`` processes. Pages of the store can be dropped."""
     return {
@@ -216,6 +228,8 @@ def estimate(
         "seconds": parts,
         "epoch_seconds": steps * seconds(parts),
         "validation_seconds": evaluation_seconds(work, hardware, work.validated_users, gpus),
+        "validation_bytes": evaluation_bytes(work, way, work.validated_users, gpus),
+        "evaluation_bytes": evaluation_bytes(work, way, work.users, gpus),
         "evaluation_seconds": evaluation_seconds(work, hardware, work.users, gpus),
         "used": needs,
         "breaks_first": max(needs, key=lambda name: needs[name]),
@@ -245,6 +259,9 @@ def table(found: Sequence[Mapping[str, Any]]) -> list[str]:
         "epoch, s": lambda f: f"{f['epoch_seconds']:,.3g}",
         "validation, all users, s": lambda f: (
             f"{f['validation_seconds']:,.2g}, {f['evaluation_seconds']:,.3g}"
+        ),
+        "it sends, MB": lambda f: (
+            f"{f['validation_bytes'] / 1e6:,.3g}, {f['evaluation_bytes'] / 1e6:,.3g}"
         ),
         "nearest to its limit (part of it)": lambda f: (
             f"{f['breaks_first']} ({f['used'][f['breaks_first']]:,.2g})"

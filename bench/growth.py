@@ -24,6 +24,8 @@ import numpy as np
 from bench.loading import made
 
 KINDS = {"complex": "triples", "conve": "triples", "distmult": "triples", "hgt": "typed"}
+#: models of interactions with as many facts about the items
+WITH_FACTS = ("kgat",)
 #: what is fitted, and its unit
 MEASURED = {"load": "s", "step": "s", "epoch": "s", "evaluation": "s", "peak": "MiB"}
 WARM_UP, STEPS, TILES = 2, 6, 2
@@ -79,7 +81,8 @@ def measure(model: str, rows: int) -> dict[str, float]:
 
     torch.set_num_threads(1)
     cpu, clock = torch.device("cpu"), time.process_time
-    config = build_config(model, str(path))
+    given = {"data.kg": str(made("facts", rows))} if model in WITH_FACTS else {}
+    config = build_config(model, str(path), flags=given)
     for _ in range(2):  # the first time imports what reads the data
         begin = clock()
         dataset = load_data(config, None)

@@ -6,8 +6,9 @@
 
 triples: ``head relation tail`` of n / 10 entities and 200 relations. typed: the columns of PrimeKG
 with names, n / 20 ids a type, each edge in both directions. plain, quoted: interactions of n / 15
-users with n / 50 items, text in quotes or not. The file is made once, in the folder for temporary
-files. Equal fingerprints before and after a change show that it reads the same data.
+users with n / 50 items, text in quotes or not. facts: n triples about these items, with 20
+relations and n / 50 entities. The file is made once, in the folder for temporary files. Equal
+fingerprints before and after a change show that it reads the same data.
 """
 
 from __future__ import annotations
@@ -25,21 +26,22 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 from numpy.typing import NDArray
 
-KINDS = ("triples", "typed", "plain", "quoted")
+KINDS = ("triples", "typed", "plain", "quoted", "facts")
+_GRAPHS = ("triples", "typed", "facts")
+_TRIPLES = ("triples", "facts")
 _TYPES = np.array(["drug", "disease", "gene/protein", "pathway", "anatomy"])
 
 
 def made(kind: str, rows: int) -> Path:
     """The file of a kind and size, made where it does not exist."""
     path = (
-        Path(tempfile.gettempdir())
-        / f"hasten-{kind}-{rows}.{'tsv' if kind == 'triples' else 'csv'}"
+        Path(tempfile.gettempdir()) / f"hasten-{kind}-{rows}.{'tsv' if kind in _TRIPLES else 'csv'}"
     )
     if not path.exists():
-        table = {"triples": _triples, "typed": _typed}.get(kind, _events)(rows)
+        table = {"triples": _triples, "typed": _typed, "facts": _facts}.get(kind, _events)(rows)
         options = arrow_csv.WriteOptions(
-            include_header=kind != "triples",
-            delimiter="\t" if kind == "triples" else ",",
+            include_header=kind not in _TRIPLES,
+            delimiter="\t" if kind in _TRIPLES else ",",
             quoting_style="needed" if kind == "quoted" else "none",
         )
         arrow_csv.write_csv(table, path, options)
@@ -52,6 +54,16 @@ def _triples(rows: int) -> pa.Table:
         "head": _named("e", _skewed(random, entities, rows)),
         "relation": _named("r", random.integers(0, 200, rows)),
         "tail": _named("e", random.integers(0, entities, rows)),
+    }
+    return pa.table(columns)
+
+
+def _facts(rows: int) -> pa.Table:
+    random, items = np.random.default_rng(1), rows // 50
+    columns = {
+        "head": _named("item-", random.integers(0, items, rows)),
+        "relation": _named("r", random.integers(0, 20, rows)),
+        "tail": _named("e", _skewed(random, items, rows)),
     }
     return pa.table(columns)
 
@@ -108,7 +120,7 @@ def main() -> None:
     base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started, processor = time.perf_counter(), time.process_time()
     data: AnyDataset
-    if options.kind in ("triples", "typed"):
+    if options.kind in _GRAPHS:
         data = load_graph(TypedGraphOptions(path=str(path)), 0)
     else:
         data = load_dataset(InteractionOptions(path=str(path)), 0)

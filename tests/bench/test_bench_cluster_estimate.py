@@ -14,6 +14,7 @@ from bench.cluster_estimate import (
     Hardware,
     Workload,
     estimate,
+    evaluation_bytes,
     expected_distinct,
     gpu_bytes,
     host_bytes,
@@ -28,10 +29,14 @@ from hasten.data.event_store.prepare import prepare
 from hasten.data.tables import TRAIN
 from hasten.distributed.all_reduce import GradientAllReduce
 from hasten.distributed.processes import Processes
+from hasten.distributed.replicas import merged_ranks
 from hasten.distributed.row_shard import RowShard
 from hasten.objectives.base import TableRows
 from hasten.objectives.next_item import NextItemPhase
 from hasten.objectives.permutations import LastValueCache, cached_permutation
+from hasten.ops.ranking.rank_all import RankCounts
+from hasten.ops.sharded_table import ShardedTable
+from hasten.ops.table import EmbeddingTable
 from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.optimizers.row_adam import RowAdam
 
@@ -137,6 +142,21 @@ def test_sent_bytes_are_those_of_the_collectives(world, monkeypatch):
     few = sent_bytes(WORK, PIECES, "all-to-all", world)
     # rows of one process there, their gradients back, and their ids
     assert few["rows"] == pytest.approx(others * len(rows) / world * (2 * 4 * WIDTH + 8))
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_bytes_of_an_evaluation_are_those_of_the_collectives(world):
+    users, others = 7, (world - 1) / world
+    processes = Counting(world)
+    merged_ranks(processes, RankCounts.of(*torch.zeros(2, users, dtype=torch.int64)))
+    counts = 2 * others * (processes.summed - 4)  # but whether one was stopped
+    assert evaluation_bytes(WORK, "whole", users, world) == pytest.approx(counts)
+    table = EmbeddingTable(ITEMS, WIDTH)
+    ShardedTable.divide(table, RowShard(processes, ITEMS))
+    with torch.no_grad():
+        table.rows(torch.arange(users * LENGTH))
+    exchanged = counts + others * processes.spread
+    assert evaluation_bytes(WORK, "sharded", users, world) == pytest.approx(exchanged)
 
 
 def test_pieces_of_a_target_add_up_to_steps_of_another_size(single_thread, monkeypatch):
