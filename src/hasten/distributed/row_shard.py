@@ -88,15 +88,10 @@ class RowShard:
     def pieces(self, own: Tensor) -> Iterator[Tensor]:
         """The rows of the whole table on rank 0, a piece at a time; own: those of this process.
 
-        A collective: the other processes must ask for all pieces too.
+        A piece is valid until the next. A collective: the other processes must ask for all too.
         """
-        for rank, start, stop in self._pieces(own):
-            mine = slice(start - self.first, stop - self.first)
-            piece = (
-                own[mine].contiguous()
-                if rank == self.processes.rank
-                else own.new_empty(stop - start, *own.shape[1:])
-            )
+        own = own.contiguous()
+        for rank, piece in self._pieces(own):
             if rank > 0:
                 self.processes.broadcast_(piece, "the rows of a checkpoint", rank)
             yield piece
@@ -106,23 +101,27 @@ class RowShard:
 
         stored: None on the other ranks. like: of no rows, of their shape and type. A collective.
         """
-        own = like.new_empty(self.stop - self.first, *like.shape[1:])
-        for rank, start, stop in self._pieces(like):
-            piece = like.new_empty(stop - start, *like.shape[1:])
+        own, start = like.new_empty(self.stop - self.first, *like.shape[1:]), 0
+        for rank, piece in self._pieces(own):
             if stored is not None:
-                piece = stored[start:stop]
+                stored.read(start, piece)
             if rank > 0:
                 self.processes.broadcast_(piece, "the rows of a checkpoint")
-            if rank == self.processes.rank:
-                own[start - self.first : stop - self.first] = piece
+            start += len(piece)
         return own
 
-    def _pieces(self, like: Tensor) -> Iterator[tuple[int, int, int]]:
-        """(rank, first row, row after the last) of pieces of about :data:`_PIECE_BYTES`."""
-        step = max(1, _PIECE_BYTES // max(1, like[:0].new_empty(1, *like.shape[1:]).nbytes))
+    def _pieces(self, own: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """The pieces of the whole table in order, of about :data:`_PIECE_BYTES`, and their ranks.
+
+        Those of this process are views of its rows, the others of one buffer.
+        """
+        step = max(1, _PIECE_BYTES // max(1, own.new_empty(1, *own.shape[1:]).nbytes))
+        buffer = own.new_empty(min(step, self.largest), *own.shape[1:])
         for rank, (first, last) in enumerate(pairwise(self.bounds)):
             for start in range(first, last, step):
-                yield rank, start, min(start + step, last)
+                count = min(step, last - start)
+                mine = own[start - first : start - first + count]
+                yield rank, mine if rank == self.processes.rank else buffer[:count]
 
 
 @dataclass(frozen=True)
