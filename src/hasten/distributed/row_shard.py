@@ -12,8 +12,9 @@ from torch import Tensor
 from hasten.distributed.processes import Processes
 from hasten.runs.tensor_file import StoredRows
 
-#: rows of a checkpoint that are sent at a time
-_PIECE_BYTES = 1 << 25
+#: rows of a checkpoint that are sent at a time: few, because the allocator does not always use the
+#: memory of an aligned buffer again
+_PIECE_BYTES = 1 << 21
 
 
 @dataclass(frozen=True)
