@@ -12,8 +12,9 @@ from torch import Tensor
 from hasten.distributed.processes import Processes
 from hasten.runs.tensor_file import StoredRows
 
-#: rows of a checkpoint that are sent at a time
-_PIECE_BYTES = 1 << 25
+#: rows of a checkpoint that are sent at a time: few, because the allocator does not always use the
+#: memory of an aligned buffer again
+_PIECE_BYTES = 1 << 21
 
 
 @dataclass(frozen=True)
@@ -88,15 +89,10 @@ class RowShard:
     def pieces(self, own_rows: Tensor) -> Iterator[Tensor]:
         """The rows of the whole table on rank 0, in pieces. own_rows: those of this process.
 
-        A collective: the other processes must ask for all pieces too.
+        A piece is valid until the next. A collective: the other processes must ask for all too.
         """
-        for rank, start, stop in self._pieces(own_rows):
-            mine = slice(start - self.first, stop - self.first)
-            piece = (
-                own_rows[mine].contiguous()
-                if rank == self.processes.rank
-                else own_rows.new_empty(stop - start, *own_rows.shape[1:])
-            )
+        own_rows = own_rows.contiguous()
+        for rank, piece in self._pieces(own_rows):
             if rank > 0:
                 self.processes.broadcast_(piece, "the rows of a checkpoint", rank)
             yield piece
@@ -106,23 +102,27 @@ class RowShard:
 
         stored: None on the other ranks. like: of no rows, of their shape and type. A collective.
         """
-        shard = like.new_empty(self.stop - self.first, *like.shape[1:])
-        for rank, start, stop in self._pieces(like):
-            piece = like.new_empty(stop - start, *like.shape[1:])
+        shard, start = like.new_empty(self.stop - self.first, *like.shape[1:]), 0
+        for rank, piece in self._pieces(shard):
             if stored is not None:
-                piece = stored[start:stop]
+                stored.read(start, piece)
             if rank > 0:
                 self.processes.broadcast_(piece, "the rows of a checkpoint")
-            if rank == self.processes.rank:
-                shard[start - self.first : stop - self.first] = piece
+            start += len(piece)
         return shard
 
-    def _pieces(self, like: Tensor) -> Iterator[tuple[int, int, int]]:
-        """(rank, first row, row after the last) of pieces of about :data:`_PIECE_BYTES`."""
-        step = max(1, _PIECE_BYTES // max(1, like[:0].new_empty(1, *like.shape[1:]).nbytes))
+    def _pieces(self, own: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """The pieces of the whole table in order, of about :data:`_PIECE_BYTES`, and their ranks.
+
+        Those of this process are views of its rows, the others of one buffer.
+        """
+        step = max(1, _PIECE_BYTES // max(1, own.new_empty(1, *own.shape[1:]).nbytes))
+        buffer = own.new_empty(min(step, self.largest), *own.shape[1:])
         for rank, (first, last) in enumerate(pairwise(self.bounds)):
             for start in range(first, last, step):
-                yield rank, start, min(start + step, last)
+                count = min(step, last - start)
+                mine = own[start - first : start - first + count]
+                yield rank, mine if rank == self.processes.rank else buffer[:count]
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,8 @@ class Supports:
     recompute: it reads ``training.recompute`` (activation checkpointing).
     precision: ``training.precision`` changes its arithmetic: autocast finds matrix products.
     compile: its phases have a function for ``training.compile``.
-    shard_tables: its tables can be sharded over processes: the score is a product with the rows of
-    the table that its phases update by rows.
+    shard_tables: its tables can be sharded over processes: the score is a product with rows of a
+    table that its phases read by rows, or all of them in a loss of :mod:`.table_losses`.
     """
 
     gradient_steps: bool = True

@@ -130,13 +130,14 @@ class StoredRows:
             for name, told in header.items()
         }
 
-    def __getitem__(self, rows: slice) -> Tensor:
-        """The rows ``start`` ... ``stop - 1``. Raises CheckpointError if the file lacks them."""
-        found = torch.empty(rows.stop - rows.start, *self.shape[1:], dtype=self.dtype)
+    def read(self, start: int, rows: Tensor) -> None:
+        """Fill a contiguous tensor with the rows from ``start`` on.
+
+        Raises CheckpointError if the file lacks them.
+        """
         width = math.prod(self.shape[1:]) * self.dtype.itemsize
-        content = found.view(-1).view(torch.uint8).numpy()
+        content = rows.view(-1).view(torch.uint8).numpy()
         with os_errors_as(CheckpointError, "cannot be read", self.path), self.path.open("rb") as f:
-            f.seek(self.begin + rows.start * width)
+            f.seek(self.begin + start * width)
             if f.readinto(content.data) != content.nbytes:
                 raise CheckpointError(f"{self.path}: damaged: it ends before its tensors do")
-        return found
