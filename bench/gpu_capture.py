@@ -12,6 +12,7 @@ from bench.gpu_data import facts, made_book, made_features
 from bench.gpu_training import Synthetic
 from bench.kgat_side import dataset_of
 from hasten.build import build_model, load_data
+from hasten.config import RunConfig
 from hasten.config_loading.build import build_config
 from hasten.training.capture.step import capture_steps
 from hasten.training.precision import Precision
@@ -45,12 +46,15 @@ def captured_steps(device: torch.device) -> dict[str, Any]:
 
 def compared(model: str, settings: dict[str, Any], device: torch.device) -> dict[str, Any]:
     """One model: whether its weights are equal, and what capturing gains."""
+    chosen = {**settings, "training.batch_size": 128, "training.capture": "always"}
+    config = build_config(model, None, None, (), chosen)
+    data = data_of(model, config)
     torch.use_deterministic_algorithms(mode=True)
     try:
-        usual, captured = (taken(model, settings, device, captured=way)[0] for way in (False, True))
+        usual, captured = (taken(config, data, device, captured=way)[0] for way in (False, True))
     finally:
         torch.use_deterministic_algorithms(mode=False)
-    times = [taken(model, settings, device, captured=way)[1] for way in (False, True)]
+    times = [taken(config, data, device, captured=way)[1] for way in (False, True)]
     difference = float((captured - usual).norm() / usual.norm())
     return {
         "passed": difference <= _ROUNDING,
@@ -62,12 +66,9 @@ def compared(model: str, settings: dict[str, Any], device: torch.device) -> dict
 
 
 def taken(
-    model: str, settings: dict[str, Any], device: torch.device, *, captured: bool
+    config: RunConfig, data: Any, device: torch.device, *, captured: bool
 ) -> tuple[torch.Tensor, float]:
     """All weights after steps of every phase, and milliseconds of the second half of them."""
-    chosen = {**settings, "training.batch_size": 128, "training.capture": "always"}
-    config = build_config(model, None, None, (), chosen)
-    data = data_of(model, config)
     torch.manual_seed(0)
     built = build_model(config, data, device).train()
     precision = Precision(config.training.precision, device)  # type: ignore[arg-type]
@@ -90,12 +91,13 @@ def taken(
     seconds = time.perf_counter() - begin
     for each in report() if captured else ():
         if not each["in_effect"]:
-            raise RuntimeError(f"{model}: no {each['phase']} was captured: {each['note']}")
+            name = config.model.name
+            raise RuntimeError(f"{name}: no {each['phase']} was captured: {each['note']}")
     weights = torch.cat([p.detach().flatten().double() for p in built.parameters()])
     return weights, seconds / (STEPS - STEPS // 2) * 1e3
 
 
-def data_of(model: str, config: Any) -> Any:
+def data_of(model: str, config: RunConfig) -> Any:
     """Random data of the kind that the model reads."""
     if model in ("kgat", "freedom"):
         book = made_book(0.2)

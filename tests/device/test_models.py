@@ -86,23 +86,21 @@ def test_nothing_that_mps_refuses(case):
     assert not {name: each.mistakes for name, each in found.items() if each.mistakes}
 
 
-@pytest.mark.parametrize(
-    "label",
-    [
-        "sasrec-ce", "bprmf", "lightgcn", "kgat", "kgat-gcn", "mmgcn", "freedom", "dragon", "conve",
-        "hgt", "hgt-edges",
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("visited", [spmm_rows.MOST_VISITED, 0])
-def test_gradients_are_those_of_the_cpu(label, visited, monkeypatch):
-    """Also of models whose steps are arranged differently on a GPU, of which launches are few.
+#: whose steps are arranged differently on a GPU, of which launches are few
+ARRANGED = [
+    "sasrec-ce", "bprmf", "lightgcn", "kgat", "kgat-gcn", "mmgcn", "freedom", "dragon", "conve",
+    "hgt", "hgt-edges",
+]  # fmt: skip
+#: read rows of a graph, of which more entries than these are too many to visit all
+ROWS = [(label, 0) for label in ("lightgcn", "kgat", "mmgcn", "freedom", "dragon")]
 
-    visited: a graph of more entries is large: only those of the rows of a batch are read.
-    """
-    case = next(case for case in CASES if case.label == label)
-    if not visited and label not in {"lightgcn", "kgat", "mmgcn", "freedom", "dragon"}:
-        pytest.skip("the model reads no rows of a graph")
+
+@pytest.mark.parametrize(
+    ("label", "visited"), [*((label, spmm_rows.MOST_VISITED) for label in ARRANGED), *ROWS]
+)
+def test_gradients_are_those_of_the_cpu(label, visited, monkeypatch):
     monkeypatch.setattr(spmm_rows, "MOST_VISITED", visited)
+    case = next(case for case in CASES if case.label == label)
     expected = gradients(case, torch.device("cpu"))
     with simulated("cuda") as device:
         found = gradients(case, device)

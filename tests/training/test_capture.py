@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from hasten.errors import ConfigurationError
+from hasten.ops.graph import spmm_rows
 from hasten.training.capture import step as capture
 from hasten.training.capture.step import capture_steps
 from tests.contract.cases import CASES
@@ -87,3 +88,11 @@ def test_auto_keeps_a_graph_only_if_it_is_faster(slow, monkeypatch):
     if slow:
         assert found["note"] == "no faster"
     assert found["eager_ms"] > 0
+
+
+def test_a_large_graph_is_read_by_rows_and_not_captured(monkeypatch):
+    monkeypatch.setattr(spmm_rows, "MOST_VISITED", 0)
+    with simulated("cuda") as device:
+        (report,) = told("lightgcn", device)
+    assert not report["in_effect"]
+    assert "only the entries of its rows" in report["note"]

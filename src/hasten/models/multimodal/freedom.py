@@ -133,6 +133,7 @@ class FREEDOM(FeatureModel):
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase over the training pairs."""
         self.read_features(dataset, training)
+        self._whole_graph()  # for evaluation; not while a thread prepares a batch
         histories, batch_size = dataset.histories(TRAIN), training.batch_size
         return [
             FREEDOMPhase(
