@@ -280,3 +280,18 @@ def test_similar_items_and_vectors(run):
 
 def test_a_repetition_is_the_same(run):
     assert verify(run.path)["same"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["sasrec", "tisasrec"])
+def test_two_processes_train_the_same_weights(model, planted):
+    weights = []
+    for devices in (1, 2):
+        loaded = hasten.train(
+            model, planted, out=planted.parent / f"{model}-{devices}", epochs=2, quiet=True,
+            settings={**SMALL, "model.dropout": 0.0, "data.event_features": "channel,price",
+                      "devices": devices, "device": "cpu"},
+        ).loaded  # fmt: skip
+        weights.append(loaded.model.state_dict())
+    for name, one in weights[0].items():
+        torch.testing.assert_close(weights[1][name], one, rtol=0, atol=1e-5, msg=name)
