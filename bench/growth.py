@@ -73,7 +73,7 @@ def measure(model: str, rows: int) -> dict[str, float]:
     from hasten.evaluation.protocols import ranking_task
     from hasten.evaluation.query_tiles import TILE_ROWS
     from hasten.evaluation.ranker import evaluate
-    from hasten.evaluation.validation_sample import validation_task
+    from hasten.evaluation.validation_sample import while_training
     from hasten.training.precision import Precision
     from hasten.training.step import DataShard, OptimizerStep
 
@@ -100,7 +100,7 @@ def measure(model: str, rows: int) -> dict[str, float]:
         each = (clock() - begin) / (count - min(WARM_UP, count - 1))
         step_seconds += each
         epoch += each * phase.steps()
-    task = validation_task(ranking_task(dataset, VALID, config.evaluation, 0), config.evaluation, 0)
+    task = while_training(ranking_task(dataset, VALID, config.evaluation, 0), config.evaluation, 0)
     tiles = -(-len(task.queries) // TILE_ROWS)
     calls: list[float] = []
 

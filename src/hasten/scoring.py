@@ -40,7 +40,6 @@ class FactorScorer:
     query_bias: Tensor | None = None
 
     def block(self, start: int, stop: int) -> Tensor:
-        """[Q, stop - start] scores of the candidates start to stop."""
         bias = self.catalogue.bias
         rows = self.catalogue.table.block(start, stop)
         return self._scores(rows, None if bias is None else bias[start:stop])

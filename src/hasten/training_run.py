@@ -20,7 +20,7 @@ from hasten.distributed.replicas import shared_checkpoint
 from hasten.errors import HastenError, Interrupted
 from hasten.evaluation.protocols import AnyTask
 from hasten.evaluation.ranker import Evaluation
-from hasten.evaluation.validation_sample import validation_task
+from hasten.evaluation.validation_sample import while_training
 from hasten.models.interface import Model
 from hasten.objectives.base import Phase
 from hasten.runs.checkpoint import Checkpoint, read_checkpoint
@@ -179,12 +179,12 @@ class TrainingRun:
     def validate(self) -> Evaluation:
         """Evaluate during training: on a sample, if so configured, and within the time limit."""
         config = self.setup.resolved.config
-        task = validation_task(self.setup.tasks[0], config.evaluation, config.seed)
+        task = while_training(self.setup.tasks[0], config.evaluation, config.seed)
         return self.evaluate(task, lambda: self.trainer.control.overdue)
 
     def validate_best(self) -> Evaluation | None:
         """The evaluation of the best epoch on the whole validation set; None if it is empty."""
-        task, evaluation = self.setup.tasks[0], self.trainer.best_evaluation
+        task, evaluation = self.setup.tasks[0], self.trainer.selected
         if evaluation is not None and evaluation.protocol == task.protocol.text():
             return evaluation
         return self.evaluate(task) if len(task.queries) else None

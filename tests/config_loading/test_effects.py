@@ -27,7 +27,7 @@ from hasten.distributed.device import prepare_torch, resolve_device
 from hasten.distributed.launch import processes_to_start
 from hasten.errors import ConfigurationError, HastenError
 from hasten.evaluation.ranker import evaluate
-from hasten.evaluation.validation_sample import validation_task
+from hasten.evaluation.validation_sample import while_training
 from hasten.models.supports import Supports
 from hasten.registry import BUILT_IN, data_options_of, load_model
 from hasten.runs.checkpoint import read_checkpoint
@@ -178,7 +178,7 @@ def protocol(config: Any) -> tuple[str, list[str]]:
     if not phases:
         model.fit(dataset)
     try:
-        task = validation_task(ranking_tasks(dataset, config)[0], config.evaluation, config.seed)
+        task = while_training(ranking_tasks(dataset, config)[0], config.evaluation, config.seed)
     except ConfigurationError as error:  # not with these data
         return str(error), []
     return task.protocol.text(), sorted(

@@ -15,7 +15,7 @@ from hasten.data.tables import TEST, TRAIN, VALID, KnowledgeGraph, Source, Tripl
 from hasten.evaluation.completion import completion_task
 from hasten.evaluation.protocols import ranking_task
 from hasten.evaluation.ranker import evaluate, query_values
-from hasten.evaluation.validation_sample import validation_task
+from hasten.evaluation.validation_sample import while_training
 from hasten.models.interface import Model, Sizes
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable
@@ -133,10 +133,10 @@ def test_sharing_changes_nothing(monkeypatch):
 def test_sampled_triples_have_the_ranks_of_the_full_ranking():
     model, options = Rounded(), EvaluationOptions(triples=15)
     task = completion_task(make_graph(rank_last=True), TEST, options)
-    sample = validation_task(task, options, 0)
+    sample = while_training(task, options, 0)
     chosen, counts = np.unique(sample.triple, return_counts=True)
     assert (len(chosen), set(counts.tolist())) == (15, {2})
-    assert not np.array_equal(chosen, np.unique(validation_task(task, options, 1).triple))
+    assert not np.array_equal(chosen, np.unique(while_training(task, options, 1).triple))
     whole, found = (evaluate(model, each, NAMES, device=CPU) for each in (task, sample))
     kept = np.isin(task.triple, chosen)
     for one, other in zip(vars(found.ranks).values(), vars(whole.ranks).values(), strict=True):
@@ -148,7 +148,7 @@ def test_sampled_triples_have_the_ranks_of_the_full_ranking():
     of_triples = [reciprocal[sample.triple == triple].mean() for triple in chosen]
     assert found.values["mrr"] == pytest.approx(np.mean(of_triples))
     assert found.margins["mrr"] == pytest.approx(1.96 * np.std(of_triples) / np.sqrt(15))
-    assert validation_task(task, EvaluationOptions(triples=task.triples), 0) is task
+    assert while_training(task, EvaluationOptions(triples=task.triples), 0) is task
 
 
 def test_a_random_model_has_an_amri_near_zero_and_a_constant_one_exactly():

@@ -6,7 +6,7 @@ from hasten.config import EvaluationOptions
 from hasten.evaluation.protocols import AnyTask, RankingTask, sampled_rows
 
 
-def validation_task(task: AnyTask, options: EvaluationOptions, seed: int) -> AnyTask:
+def while_training(task: AnyTask, options: EvaluationOptions, seed: int) -> AnyTask:
     """The task, or a sample of it: ``evaluation.users`` users or ``evaluation.triples`` triples.
 
     The sample depends on the seed only, not on the number of processes.

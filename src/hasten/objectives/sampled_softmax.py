@@ -109,9 +109,9 @@ class SampledSoftmaxPhase(NextItemPhase):
     def sample(self, batch: Batch) -> tuple[Tensor, Sample]:
         """int64 [R] the distinct items that a step reads, ascending, and its sampled items."""
         ids = batch.ids.numpy()
-        sample = self.shared.sample(*batch.key, self.last_items(ids))
-        read = distinct(np.concatenate([self.last_items(ids, more=1), sample.items]))
-        return torch.from_numpy(read), sample
+        found = self.shared.sample(*batch.key, self.last_items(ids))
+        read = distinct(np.concatenate([self.last_items(ids, more=1), found.items]))
+        return torch.from_numpy(read), found
 
     def drawn(self, batch: Batch) -> tuple[Tensor, Sample]:
         """:meth:`sample`, once per step."""

@@ -89,7 +89,7 @@ class Trainer:
             self.recovery.disable()
         self.writer = CheckpointWriter(config, self.state, self.tables, processes)
         #: the evaluation of the best epoch; None if that was before the run was resumed
-        self.best_evaluation: Evaluation | None = None
+        self.selected: Evaluation | None = None
         #: a model without phases is fitted: evaluated and saved once
         self.epochs = options.epochs if self.phases else 1
         self.last_time, self.cleanup_every = time.perf_counter(), options.cleanup_every
