@@ -1,4 +1,4 @@
-"""The engine is not shaped like one model: stubs of KGAT, HGT and ConvE pass through it."""
+"""The training engine with models of unusual structure: stubs of KGAT, HGT and ConvE."""
 
 from __future__ import annotations
 
