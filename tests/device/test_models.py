@@ -164,4 +164,4 @@ def test_an_item_in_the_step_exceeds_the_counts(monkeypatch):
         found = measure(FIRST["distmult"], device)
     (told,) = exceeded(FIRST["distmult"], found)
     assert "synchronizations" in told
-    assert "_local_scalar_dense at training/step.py" in told
+    assert "_local_scalar_dense at training/optimizers/adam.py" in told
