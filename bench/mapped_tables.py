@@ -36,7 +36,8 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config import TrainingOptions
-from hasten.objectives.base import Batch, TableRows
+from hasten.objectives.base import Batch
+from hasten.ops.table_rows import TableRows
 from hasten.training.optimizers.row_adam import RowAdam
 
 #: two steps are timed: before the fourth of a run all rows are brought up to date (decision 10)

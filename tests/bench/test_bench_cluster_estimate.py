@@ -31,12 +31,12 @@ from hasten.distributed.all_reduce import GradientAllReduce
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import merged_ranks
 from hasten.distributed.row_shard import RowShard
-from hasten.objectives.base import TableRows
 from hasten.objectives.next_item import NextItemPhase
 from hasten.objectives.permutations import LastValueCache, cached_permutation
 from hasten.ops.ranking.rank_all import RankCounts
 from hasten.ops.sharded_table import ShardedTable
 from hasten.ops.table import EmbeddingTable
+from hasten.ops.table_rows import TableRows
 from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.optimizers.row_adam import RowAdam
 

@@ -20,8 +20,8 @@ from hasten.distributed import row_shard
 from hasten.distributed.processes import Processes
 from hasten.distributed.row_shard import RowShard
 from hasten.errors import ConfigurationError
-from hasten.objectives.base import TableRows
 from hasten.ops.sharded_table import sharded_weights
+from hasten.ops.table_rows import TableRows
 from hasten.training.sharding import tables as sharding
 from tests.contract.cases import sequences
 from tests.distributed import sharded_worker as worker

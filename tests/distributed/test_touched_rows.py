@@ -10,7 +10,7 @@ import torch
 
 from hasten.distributed.processes import Processes
 from hasten.distributed.touched_rows import put_rows, touched_rows
-from hasten.objectives.base import TableRows
+from hasten.ops.table_rows import TableRows
 from tests.distributed.test_processes import run_workers
 from tests.distributed.touched_rows_worker import CPU, MODELS, STEPS, train
 

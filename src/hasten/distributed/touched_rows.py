@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hasten.objectives.base import Batch, TableRows
+from hasten.objectives.base import Batch
+from hasten.ops.table_rows import TableRows
 
 #: least rows of a table for each that a step reads; with fewer the whole gradient is summed
 FEWEST = 3

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.objectives.permutations import LastValueCache, cached_permutation
-from hasten.ops.sharded_table import JoinedRows, Shard
+from hasten.ops.table_rows import TableRows
 from hasten.ops.transfer import to_device
 
 
@@ -114,35 +114,6 @@ class Batch:
 
 
 Encoded = tuple[Tensor, ...]
-
-
-@dataclass(frozen=True)
-class TableRows:
-    """A large table of which a step reads few rows. ``encode`` gathers them; nothing else reads it.
-
-    weight: [N, D]. read: returns the distinct rows (int64 [S], on the host) that a global batch
-    reads. at_most: the expected S. shard: the rows of the table that ``weight`` holds, if it is
-    sharded over processes. others: further tables of width D, with rows numbered after those of
-    ``weight``; a phase with such tables has no other parameters. whole: the loss reads all rows
-    too; all have gradients. beside: its vectors [N], sharded too.
-    """
-
-    weight: nn.Parameter
-    read: Callable[[Batch], Tensor]
-    at_most: int
-    shard: Shard | JoinedRows | None = None
-    others: tuple[nn.Parameter, ...] = ()
-    whole: bool = False
-    beside: tuple[nn.Parameter, ...] = ()
-
-    @property
-    def weights(self) -> tuple[nn.Parameter, ...]:
-        """Those of all tables."""
-        return self.weight, *self.others
-
-    def __len__(self) -> int:
-        """The number of rows of all tables."""
-        return sum(map(len, self.weights))
 
 
 class Phase(ABC):

@@ -19,10 +19,9 @@ from torch import Tensor, nn
 
 from hasten.arrays import Int64
 from hasten.data.tables import TRAIN, KnowledgeGraph
-from hasten.errors import DataError
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
 from hasten.objectives.fixed_shapes import capacities, capacity, padded
-from hasten.objectives.triple_queries import both_directions, training_queries
+from hasten.objectives.triple_queries import both_directions, known_of_examples, training_queries
 from hasten.ops.dense.group_moments import GroupMoments
 from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
 from hasten.ops.negatives import KnownItems, negatives
@@ -259,7 +258,7 @@ class TripleExamples(Examples):
         self.known: KnownItems | None = None
         self.query_of_example: Int64 = np.empty(0, np.int64)
         if negatives:
-            self.known, self.query_of_example = _known(graph, entity, relation)
+            self.known, self.query_of_example = known_of_examples(graph, entity, relation)
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -288,19 +287,3 @@ class TripleExamples(Examples):
         query, first, base = (negative_keys[:, each, None] for each in range(3))
         counters = first + torch.arange(self.negatives, device=negative_keys.device)
         return replace(micro_batch, negatives=negatives(self.known, query, base, counters))
-
-
-def _known(graph: KnowledgeGraph, entity: Int64, relation: Int64) -> tuple[KnownItems, Int64]:
-    """The known answers of each training query, and the query of each example."""
-    queries, answers = training_queries(graph)
-    count = len(graph.entities)
-    if answers.lengths.max() >= count:
-        full = queries.take(np.flatnonzero(answers.lengths >= count)[:1])
-        label = graph.entities.take(full.entity)[0].as_py()
-        raise DataError(
-            f"all {count:,} entities are answers of one query about {label!r}, so there are no "
-            "negatives to sample: use a loss without negatives (model.loss=1-n)"
-        )
-    codes = queries.relation * count + queries.entity
-    query = np.searchsorted(codes, relation * count + entity)
-    return KnownItems.build(answers.rows, answers.items, len(queries), count), query

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from hasten.arrays import distinct
-from hasten.objectives.base import Batch, Encoded, TableRows
+from hasten.objectives.base import Batch, Encoded
 from hasten.objectives.pairwise import Pairs, PairwisePhase
 from hasten.objectives.permutations import LastValueCache
+from hasten.ops.table_rows import TableRows
 
 
 class PairRowsPhase(PairwisePhase):

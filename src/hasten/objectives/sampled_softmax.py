@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hasten.arrays import Int64, distinct
 from hasten.data.tables import Histories
-from hasten.objectives.base import Batch, Encoded, TableRows, Term
+from hasten.objectives.base import Batch, Encoded, Term
 from hasten.objectives.next_item import (
     NextItemMicroBatch,
     NextItemModel,
@@ -30,6 +30,7 @@ from hasten.objectives.sequence_batch import NextItemInputs
 from hasten.objectives.shared_negatives import Sample, Sampling, SharedNegatives, masked_pairs
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.table import EmbeddingTable
+from hasten.ops.table_rows import TableRows
 
 #: users whose targets are counted at a time
 _USERS = 1 << 16

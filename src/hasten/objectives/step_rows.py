@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.arrays import distinct
-from hasten.objectives.base import Batch, Encoded, ExampleBatches, TableRows, Term
+from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
 from hasten.objectives.completion import (
     CompletionMicroBatch,
     CompletionModel,
@@ -28,6 +28,7 @@ from hasten.objectives.completion import (
 from hasten.objectives.next_item import NextItemMicroBatch, NextItemPhase
 from hasten.objectives.permutations import LastValueCache
 from hasten.ops.table import EmbeddingTable
+from hasten.ops.table_rows import TableRows
 
 #: rows of a table from which the phases are used: smaller ones are as fast as a whole
 MANY_ROWS = 100_000

@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hasten.objectives.base import Batch, Encoded, ExampleBatches, TableRows, Term
+from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
 from hasten.objectives.permutations import LastValueCache, PermutationSampler
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, integers, key
+from hasten.ops.table_rows import TableRows
 
 #: random numbers independent of those of the pairwise phase
 _STREAM = 1

@@ -8,7 +8,9 @@ import numpy as np
 
 from hasten.arrays import Int64, matches, maybe_among, order_by, ragged_offsets
 from hasten.data.tables import TRAIN, KnowledgeGraph, Triples
+from hasten.errors import DataError
 from hasten.ops.graph.csr import CSR
+from hasten.ops.negatives import KnownItems
 from hasten.scoring import TripleQueries
 
 
@@ -71,3 +73,21 @@ def training_queries(graph: KnowledgeGraph) -> tuple[TripleQueries, CSR]:
     entities, relations = len(graph.entities), len(graph.relations)
     grouped = group_queries(graph.of(TRAIN), relations, entities)
     return grouped.queries, grouped.targets.distinct()
+
+
+def known_of_examples(
+    graph: KnowledgeGraph, entity: Int64, relation: Int64
+) -> tuple[KnownItems, Int64]:
+    """The known answers of each training query, and the query of each example."""
+    queries, answers = training_queries(graph)
+    count = len(graph.entities)
+    if answers.lengths.max() >= count:
+        full = queries.take(np.flatnonzero(answers.lengths >= count)[:1])
+        label = graph.entities.take(full.entity)[0].as_py()
+        raise DataError(
+            f"all {count:,} entities are answers of one query about {label!r}, so there are no "
+            "negatives to sample: use a loss without negatives (model.loss=1-n)"
+        )
+    codes = queries.relation * count + queries.entity
+    query = np.searchsorted(codes, relation * count + entity)
+    return KnownItems.build(answers.rows, answers.items, len(queries), count), query

@@ -221,8 +221,7 @@ class OptimizerStep:
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
         """The result of Phase.encode, and its detached leaves, which accumulate the gradients."""
-        # RowAdam returns the rows that this batch reads, updated, in place of Phase.encode; other
-        # optimizers return None
+        # RowAdam returns the rows that this batch reads, updated; other optimizers return None
         rows = self.optimizer.gather_rows(batch)
         if rows is not None:
             self.phase.start_step()
@@ -241,8 +240,7 @@ class OptimizerStep:
         for term in terms:
             value = (term.numerator.detach() * term.multiplier).float()
             losses[term.name] = losses[term.name] + value if term.name in losses else value
-        sums, factors = [t.numerator for t in terms], [t.multiplier for t in terms]
-        self.precision.backward(sums, factors)
+        self.precision.backward([t.numerator for t in terms], [t.multiplier for t in terms])
 
     def backward_encoded(self, encoded: Encoded, leaves: Encoded) -> None:
         """One backward pass through the encoder, from the gradients accumulated at its outputs."""

@@ -12,8 +12,9 @@ from torch import nn
 
 from hasten import run
 from hasten.config import TrainingOptions
-from hasten.objectives.base import Batch, Phase, TableRows, Term
+from hasten.objectives.base import Batch, Phase, Term
 from hasten.ops.random import Stream, integers, key
+from hasten.ops.table_rows import TableRows
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.testing import fingerprint
 from hasten.training.nonfinite import first_nonfinite_tensor

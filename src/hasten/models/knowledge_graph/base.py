@@ -150,9 +150,8 @@ class TripleModel(Model):
 
     def phases(self, dataset: KnowledgeGraph, training: TrainingOptions) -> Sequence[Phase]:
         """One phase: queries with all answers (KvsAll), or single triples in both directions."""
-        options = self.options
+        options, entities, sampled = self.options, self.entities, 0
         examples: KvsAllExamples | TripleExamples
-        entities, sampled = self.entities, 0
         if options.loss in ("1-n", "1-n-softmax"):
             examples = KvsAllExamples(dataset, softmax=options.loss == "1-n-softmax")
         else:
@@ -160,8 +159,7 @@ class TripleModel(Model):
             examples = TripleExamples(dataset, sampled)
         size, sharded = training.batch_size, training.shard_tables if self.divides_loss else "never"
         if isinstance(entities, EmbeddingTable) and by_rows(entities, sharded, not sampled):
-            phase = StepRowsCompletionPhase(self, examples, size, entities, sampled, sharded)
-            return [phase]
+            return [StepRowsCompletionPhase(self, examples, size, entities, sampled, sharded)]
         return [CompletionPhase(self, examples, size)]
 
     def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:

@@ -82,13 +82,7 @@ def catalogue_cross_entropy(
             return cross_entropy(x, blocks, item, bias, targets.query, dtype, scale)
         chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
     result: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
-        x,
-        targets,
-        bias,
-        chunk_bytes,
-        dtype,
-        shard,
-        *blocks,
+        x, targets, bias, chunk_bytes, dtype, shard, *blocks
     )
     return result
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config import TrainingOptions
-from hasten.objectives.base import Batch, TableRows
+from hasten.objectives.base import Batch
+from hasten.ops.table_rows import TableRows
 from hasten.training.optimizers.row_adam import ROW_FIELDS, RowAdam
 
 

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from hasten.config import TrainingOptions
-from hasten.objectives.base import Batch, TableRows
+from hasten.objectives.base import Batch
+from hasten.ops.table_rows import TableRows
 from hasten.training.optimizers.adam import PENDING, PhaseAdam, fields_by_number
 from hasten.training.optimizers.missed_steps import MissedSteps
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from hasten.config import TrainingOptions
-from hasten.objectives.base import Batch, TableRows
+from hasten.objectives.base import Batch
 from hasten.ops.sharded_table import Shard
+from hasten.ops.table_rows import TableRows
 from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.precision import gradient_norm
 

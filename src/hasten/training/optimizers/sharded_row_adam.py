@@ -15,8 +15,9 @@ from typing import Any
 from torch import Tensor
 
 from hasten.config import TrainingOptions
-from hasten.objectives.base import Batch, TableRows
+from hasten.objectives.base import Batch
 from hasten.ops.sharded_table import JoinedRows, Shard
+from hasten.ops.table_rows import TableRows
 from hasten.training.optimizers.joined_row_adam import JoinedRowAdam
 from hasten.training.optimizers.row_adam import RowAdam
 
