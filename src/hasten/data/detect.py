@@ -10,6 +10,7 @@ from hasten.config import (
     AnyDataOptions,
     DataOptions,
     FeatureOptions,
+    InteractionOptions,
     KnowledgeOptions,
     SequenceOptions,
     TypedGraphOptions,
@@ -35,6 +36,7 @@ from hasten.errors import DataError, UsageError
 
 _OF_TRIPLES = ("head", "relation", "tail")
 _HOLDS: dict[type[DataOptions], str] = {
+    InteractionOptions: "a store holds users, items and times, no other columns or files",
     SequenceOptions: "interactions",
     KnowledgeOptions: "interactions with a knowledge graph",
     FeatureOptions: "interactions with item features",

@@ -197,7 +197,7 @@ def test_bad_rows_are_named_as_from_memory(text, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
-def test_what_a_store_does_not_hold_is_refused(tmp_path):
+def test_what_a_store_does_not_hold_is_refused(tmp_path, capsys):
     given = numbers(tmp_path)
     with pytest.raises(UsageError, match=r"data\.k_core: not applied by data prepare"):
         prepare(InteractionOptions(**given, k_core=2), tmp_path / "store")
@@ -210,8 +210,12 @@ def test_what_a_store_does_not_hold_is_refused(tmp_path):
         open_store(tmp_path / "store", InteractionOptions(split="leave-random-two-out"))
     with pytest.raises(UsageError, match=r"data\.event_features: .* is a store, which holds users"):
         open_store(tmp_path / "store", SequenceOptions(event_features=("device",)))
-    assert main(["data", "prepare", given["path"], "--out", str(tmp_path / "other"),
-                 "--set", "data.event_features=device"]) == 2  # fmt: skip
+    prepare_command = ["data", "prepare", given["path"], "--out", str(tmp_path / "other"), "--set"]
+    for option in ("data.event_features=device", "data.item_features=items.csv"):
+        assert main([*prepare_command, option]) == 2
+        message = capsys.readouterr().err
+        assert f"{option.partition('=')[0]} has no effect" in message
+        assert "a store holds users, items and times" in message
     assert not (tmp_path / "other").exists()
     (tmp_path / "mine").mkdir()
     with pytest.raises(UsageError, match="give the name of a new folder"):

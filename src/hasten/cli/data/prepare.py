@@ -34,11 +34,6 @@ def prepare(
     section = data_options(path, format, sets or [])
     if section.path is None and section.train is None:
         raise UsageError("no data are named: give FILE, or --set data.train=FILE")
-    if section.event_features:
-        raise UsageError(
-            "data.event_features: a store holds users, items and times, no other columns; train "
-            "from the files themselves"
-        )
     started = time.perf_counter()
     columns = (
         "{task.description}",
