@@ -68,10 +68,10 @@ def packing() -> None:
 
 def chunked_loss() -> None:
     """All logits of a batch at once, as plain autograd computes them."""
-    from hasten.models.sequential import base as sequential
+    from hasten.ops.losses import table_losses
     from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy_reference
 
-    _replace(sequential, "catalogue_cross_entropy", catalogue_cross_entropy_reference)
+    _replace(table_losses, "catalogue_cross_entropy", catalogue_cross_entropy_reference)
 
 
 def _replace(module: ModuleType, name: str, value: Any) -> None:

@@ -382,7 +382,6 @@ REFUSED: dict[str, set[str]] = {
     "tisasrec": set(),
     "kgat": NOT_COMPILED | NOT_SHARDED,
     "bprmf": NOT_RECOMPUTED
-    | NOT_SHARDED
     | NOT_COMPILED
     | {"training.precision", "training.emulate_fp16", "training.matmul"},
     "lightgcn": NOT_RECOMPUTED | NOT_COMPILED | NOT_SHARDED,

@@ -103,7 +103,7 @@ def test_times_that_do_not_belong(make_run):
         recommend(loaded, histories={"a": ["ant"]}, times={"b": [1]})
     with pytest.raises(DataError, match="must be numbers"):
         recommend(loaded, histories={"a": ["ant"]}, times={"a": [float("nan")]})
-    with pytest.raises(UsageError, match="times belong to histories"):
+    with pytest.raises(UsageError, match="times and features belong to histories"):
         recommend(loaded, ["u1"], times={"u1": [1]})
 
 

