@@ -11,7 +11,7 @@ or by a Zipf law of exponent 1 with the frequent rows scattered or at the beginn
 - quarter: mapped, and before every step all pages but those of the first quarter of the rows are
   written back and dropped, as if memory held a quarter of the table, with the best choice of it
   where frequent rows are at the beginning;
-- ahead: the same, and the pages of the step are asked for (``posix_fadvise``) before they are read.
+- ahead: the same, and ``posix_fadvise`` requests the pages of the step before they are read.
 
 Weights and moments of a row lie together (768 bytes), in order not to read three pages for a row.
 Bytes are those of the disk (/proc/self/io): read in the step, and written back after it. Seconds:

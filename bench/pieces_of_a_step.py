@@ -29,7 +29,7 @@ from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
 
 ITEMS, SMALL, LARGE = 20_000, 128, 256
-#: of the plans: so many that rows are sorted and gathered from memory, as at the size that is asked
+#: of the plans: so many that rows are sorted and gathered from memory, as in the estimate
 PLANNED_ITEMS, PLANNED_USERS, REPEATS = 1_000_000, 16_384, 5
 _CPU = torch.device("cpu")
 

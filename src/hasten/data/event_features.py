@@ -77,12 +77,12 @@ class EventColumn:
         missing ones. Raises DataError for a text that is no number, if the column holds numbers.
         """
         if self.values is None:
-            found = numbers(texts)
-            wrong = np.isnan(found) & np.asarray(texts.is_valid())
+            values = numbers(texts)
+            wrong = np.isnan(values) & np.asarray(texts.is_valid())
             if wrong.any():
                 text = texts[int(np.flatnonzero(wrong)[0])].as_py()
                 raise DataError(f"event feature {self.name}: {text!r} is not a number")
-            return found, 0
+            return values, 0
         index = pc.index_in(texts, value_set=pa.array(self.values, pa.string()), skip_nulls=True)
         cells = np.asarray(index.fill_null(-1), np.int32)
         return cells, int(np.count_nonzero(cells < 0)) - texts.null_count
@@ -130,20 +130,20 @@ class EventFeatures:
 
         A column that is not given is missing. Raises DataError for a text that is no number.
         """
-        found = [
+        converted = [
             column.cells(canonical(as_texts(given.get(column.name, [None] * count))))
             for column in self.columns
         ]
-        cells = tuple(cells for cells, _ in found)
-        return EventFeatures(self.columns, cells), sum(unknown for _, unknown in found)
+        cells = tuple(cells for cells, _ in converted)
+        return EventFeatures(self.columns, cells), sum(unknown for _, unknown in converted)
 
     def digest(self) -> str:
         """sha256 over the content."""
-        found = hashlib.sha256(json.dumps(self.about()).encode())
+        digest = hashlib.sha256(json.dumps(self.about()).encode())
         for cells in self.cells:
             kind = "<f8" if cells.dtype == np.float64 else "<i4"
-            found.update(np.ascontiguousarray(cells, kind).data)
-        return found.hexdigest()
+            digest.update(np.ascontiguousarray(cells, kind).data)
+        return digest.hexdigest()
 
     def about(self) -> list[dict[str, Any]]:
         """The columns, for JSON."""
@@ -192,5 +192,5 @@ def numbers(texts: pa.Array) -> NDArray[np.float64]:
     """The texts as numbers, NaN where they are none or not finite."""
     fits = pc.match_substring_regex(texts, NUMBER_PATTERN).fill_null(False)
     plain = pc.utf8_ltrim(pc.if_else(fits, texts, pa.scalar(None, pa.string())), "+")
-    found = plain.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
-    return np.where(np.isfinite(found), found, np.nan)
+    values = plain.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
+    return np.where(np.isfinite(values), values, np.nan)

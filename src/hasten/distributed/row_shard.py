@@ -75,9 +75,9 @@ class RowShard:
 
     def of_all(self, value: Tensor) -> Tensor:
         """[P] the scalars of all processes. A collective."""
-        found = value.new_zeros(self.processes.world)
-        found[self.processes.rank] = value
-        return self.processes.sum_(found, "the norms of a step")
+        values = value.new_zeros(self.processes.world)
+        values[self.processes.rank] = value
+        return self.processes.sum_(values, "the norms of a step")
 
     def together(self, *counts: int) -> list[RowsOfAll]:
         """How tensors with these lengths follow each other over processes. A collective."""
@@ -152,13 +152,13 @@ class RowsOfAll:
 
     def gather(self, own: Tensor) -> Tensor:
         """[total, ...] the rows of all processes, from those of each. A collective."""
-        found = own.new_empty(self.total, *own.shape[1:])
-        found[self.first : self.first + len(own)] = own
+        gathered = own.new_empty(self.total, *own.shape[1:])
+        gathered[self.first : self.first + len(own)] = own
         for rank, (start, stop) in enumerate(pairwise(self.bounds)):
             if stop > start:
-                part = found[start:stop]
+                part = gathered[start:stop]
                 self.processes.broadcast_(part, "the queries of a step", rank)
-        return found
+        return gathered
 
     def sum_back(self, values: Tensor) -> Tensor:
         """The rows of this process of the sum over processes of [total, ...]. A collective."""

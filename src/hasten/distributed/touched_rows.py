@@ -21,7 +21,7 @@ FEWEST = 3
 def touched_rows(
     table: TableRows | None, parameters: Sequence[Tensor], batch: Batch
 ) -> dict[int, Tensor]:
-    """int64 [S] the rows with a gradient, by the number of the parameter; few of the whole.
+    """The rows with a gradient, int64 [S], by the number of the parameter; {} if they are many.
 
     Optimizers that update rows have put the rows themselves among the parameters.
     """
@@ -30,15 +30,16 @@ def touched_rows(
     numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
     if id(table.weight) not in numbers:
         return {}
-    found, first, ids = {}, 0, table.read(batch)
+    rows_by_parameter, first, ids = {}, 0, table.read(batch)
     for weight in table.weights:
         stop = first + len(weight)
         start, end = torch.searchsorted(ids, torch.tensor([first, stop])).tolist()
         if FEWEST * (end - start) <= len(weight):
             rows = ids[start:end] - first
-            found[numbers[id(weight)]] = rows.to(weight.device, non_blocking=True)
+            rows = rows.to(weight.device, non_blocking=True)
+            rows_by_parameter[numbers[id(weight)]] = rows
         first = stop
-    return found
+    return rows_by_parameter
 
 
 def put_rows(parameter: Tensor, ids: Tensor, summed: Tensor) -> None:

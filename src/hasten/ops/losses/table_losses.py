@@ -74,8 +74,8 @@ def _pairs_of_all(
     query: Tensor, item: Tensor, queries: Concatenation, pairs: Concatenation
 ) -> tuple[Tensor, Tensor]:
     """int64 [P] the queries and rows of the pairs of all processes."""
-    found = pairs.gather(torch.stack([query + queries.first, item], dim=1))
-    return found[:, 0].contiguous(), found[:, 1].contiguous()
+    pairs_of_all = pairs.gather(torch.stack([query + queries.first, item], dim=1))
+    return pairs_of_all[:, 0].contiguous(), pairs_of_all[:, 1].contiguous()
 
 
 def _held(query: Tensor, item: Tensor, shard: Shard) -> tuple[Tensor, Tensor]:
@@ -92,8 +92,8 @@ def _of_shard(bias: Tensor | None, shard: Shard) -> Tensor | None:
 
 def _of_all(x: Tensor, queries: Concatenation, table: ShardedTable) -> Tensor:
     """[T, D] the queries of all processes, in the type of the table."""
-    found: Tensor = _Gather.apply(x.to(table.weight.dtype), queries)  # type: ignore[no-untyped-call]
-    return found
+    gathered: Tensor = _Gather.apply(x.to(table.weight.dtype), queries)  # type: ignore[no-untyped-call]
+    return gathered
 
 
 class _Gather(torch.autograd.Function):

@@ -64,5 +64,5 @@ class ShardedAdam(PhaseAdam):
         norms = self.shard.of_all(gradient_norm(self._sharded, kind))
         if self._rest:
             norms = torch.cat([norms, gradient_norm(self._rest, kind).view(1)])
-        found: Tensor = torch.linalg.vector_norm(norms, kind)
-        return found
+        total: Tensor = torch.linalg.vector_norm(norms, kind)
+        return total
