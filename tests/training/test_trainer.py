@@ -9,7 +9,6 @@ import os
 import re
 import shutil
 import signal
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +30,7 @@ from hasten.models.sequential.sasrec import SASRec
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.testing import fingerprint, training_log
 from hasten.training.epoch_report import EpochReport
+from hasten.training.step import OptimizerStep
 from hasten.training.trainer import Trainer
 from hasten.training_run import TrainingRun
 from tests.contract.cases import graph, sequences
@@ -81,15 +81,20 @@ def whole(tmp_path_factory) -> Path:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_saves_and_the_run_goes_on_exactly(number, whole, tmp_path):
-    timer = threading.Timer(0.6, os.kill, (os.getpid(), number))
-    timer.start()
+def test_a_signal_saves_and_the_run_goes_on_exactly(number, whole, tmp_path, monkeypatch):
+    take_step, steps = OptimizerStep.__call__, iter(range(1, 1000))
+
+    def signaled_step(*arguments):
+        if next(steps) == 20:
+            os.kill(os.getpid(), number)
+        return take_step(*arguments)
+
+    monkeypatch.setattr(OptimizerStep, "__call__", signaled_step)
     with pytest.raises(Interrupted) as stopped:
         train(tmp_path / "run", training__epochs=30)
-    timer.cancel()
     assert stopped.value.exit_code == 128 + number
     name = "Ctrl-C" if number == signal.SIGINT else number.name
-    assert f"interrupted by {name} after step" in str(stopped.value)
+    assert f"interrupted by {name} after step 20;" in str(stopped.value)
     run.resume(tmp_path / "run", quiet=True)
     assert fingerprint(tmp_path / "run") == fingerprint(whole)
     assert training_log(tmp_path / "run") == training_log(whole)
