@@ -37,12 +37,13 @@ METRICS = {"mrr": "MRR", "link_auroc": "link AUROC", "hr": "HR", "ndcg": "NDCG"}
 #: seeds that a figure needs
 ENOUGH = 3
 UNMEASURED = "not measured"
+COLUMNS = "model | data | metric | defaults | with recipe"
 #: the recipes in the README; the first of a model and a data set that has none of them
 HEADLINES = ("best", "minute")
 
 PAGE = """# Measured quality
 
-Every recipe with the metrics that were measured with it. A recipe is a set of settings:
+Every recipe with the metrics that were measured with it. A recipe is a stored set of options:
 `hasten train conve fb15k-237 --recipe fb15k-237/best` trains with one, and
 `hasten recipes show conve fb15k-237/best` shows it.
 
@@ -52,12 +53,13 @@ How to read the table:
   validation: mean ± standard deviation over seeds. A result from fewer than three seeds is marked
   *provisional*.
 - The column *defaults* is the model trained without any option.
-- Sequential models are evaluated with history kept (items that the user already has are ranked too)
-  and the other recommenders with history masked, unless the recipe sets it. The default of a run
-  [depends on the data](evaluation.md).
+- *History masked*: items that the user already has are left out of the ranking. *History kept*:
+  they are ranked too. The default of a run [depends on the data](evaluation.md).
+- A recipe named `best` is the best of its data set's recipes on validation. The rules for the
+  defaults are newer than most recipes, so the defaults are better in some rows.
 - Link AUROC measures how well scores separate held-out links from sampled pairs that are not links
   (`hasten check-embeddings`).
-- *Training* is the time of one run, averaged over the seeds.
+- The training time is that of one run with the recipe, averaged over the seeds.
 - Each figure links to its record: the command, the protocol, the machine and the learning curves.
 
 {table}
@@ -77,7 +79,7 @@ def headline_table(found: Sequence[Recipe], records: Records) -> str:
         if len(recipe.seeds) >= ENOUGH and as_it_comes(recipe, metric, records) != UNMEASURED:
             of_pair.setdefault((recipe.model, recipe.data), []).append(recipe)
     lines = [
-        "| model | data | metric | defaults | with recipe | `--recipe` | training |",
+        f"| {COLUMNS} | `--recipe` | recipe's training time |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for recipes_of_pair in of_pair.values():
@@ -91,7 +93,7 @@ def headline_table(found: Sequence[Recipe], records: Records) -> str:
 def table(found: Sequence[Recipe], records: Records) -> str:
     """One row for each recipe and headline metric."""
     lines = [
-        "| model | data | metric | defaults | with recipe | `--recipe` | seeds | training |",
+        f"| {COLUMNS} | `--recipe` | seeds | recipe's training time |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for recipe in found:
@@ -112,11 +114,17 @@ def _cells(recipe: Recipe, metric: str, records: Records) -> list[str]:
     return [
         f"[`{recipe.model}`](docs/models/{PAGES.get(recipe.model, recipe.model)}.md)",
         DATA[recipe.data],
-        METRICS.get(name, name.capitalize()) + (f"@{cut}" if cut else ""),
+        METRICS.get(name, name.capitalize()) + (f"@{cut}" if cut else "") + _history(recipe),
         as_it_comes(recipe, metric, records),
         linked + " (provisional)" * (len(recipe.seeds) < ENOUGH),
         f"`{recipe.key}`",
     ]
+
+
+def _history(recipe: Recipe) -> str:
+    """How the ranking treats the history, for recommenders."""
+    parts = recipe.protocol.split(", ")
+    return "".join(f", {part}" for part in parts if part in ("history kept", "history masked"))
 
 
 def _training(recipe: Recipe) -> str:

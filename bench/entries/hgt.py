@@ -4,7 +4,7 @@ from bench.harness import Entry, Side
 
 GRAPH = "66,903 nodes, 200,000 edges of 30 types"
 PYG = "PyG 2.8.1 HGTConv from pip, without pyg-lib"
-PLAIN = "plain PyTorch, edges sorted by relation, one product a relation"
+PLAIN = "plain PyTorch, edges sorted by relation, one matrix product per relation"
 LAYER = "python -m bench.edge_attention_side --threads {threads}"
 STEP = "python -m bench.hgt_side --threads {threads}"
 MODEL = (

@@ -35,8 +35,8 @@ ENTRIES = (
         "64, 32, 16, bi-interaction, message dropout 0.1, batches of 1,024 pairs and 2,048 edges, "
         "fp32. KGAT-pytorch: its model (COO products, a relation's matrix for every edge), given "
         "the plain side's batches. Plain PyTorch: CSR products with a stored transpose, the last "
-        "layer for the nodes of the batch, one product a relation, fused Adam. hasten's steps of "
-        "edges are timed after 120 others.",
+        "layer for the nodes of the batch, one matrix product per relation, fused Adam. hasten's "
+        "steps of edges are timed after 120 others.",
         published=Side("KGAT-pytorch", f"{KGAT} --how published --steps 2"),
         plain=Side("plain PyTorch, CSR", f"{KGAT} --how plain --steps 6"),
         candidate=Side("hasten", f"{KGAT} --how hasten --steps 12"),

@@ -1,4 +1,4 @@
-"""Start, resume or refit a training run."""
+"""Start or resume a training run, or retrain it on training and validation data (refit)."""
 
 from __future__ import annotations
 

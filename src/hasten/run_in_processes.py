@@ -1,4 +1,4 @@
-"""Train in subprocesses (``hasten train``), and read the result."""
+"""For ``hasten.train(devices=N)``: train in N new processes, and read the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run during training: build the trainer, evaluate the best checkpoint, write the summary."""
+"""What :mod:`.run` runs: build the trainer, evaluate the best checkpoint, write the summary."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The command line: one file per command; each parses, calls and prints."""
+"""The command line. One file per command: it parses, calls the library, prints the result."""

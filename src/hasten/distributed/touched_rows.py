@@ -1,4 +1,4 @@
-"""The rows of a table that a step reads, summed over processes in the place of the whole gradient.
+"""Sum the gradients of the rows that a step reads over processes, not the whole table's gradient.
 
 Elsewhere the gradient is zero on all processes. They know the rows of the global batch, so no ids
 are exchanged, and the order of summation is that of any all-reduce of so many numbers.

@@ -43,7 +43,7 @@ class Evaluation:
     margins: dict[str, float] = field(default_factory=dict)
 
     def text(self) -> str:
-        """The metrics for a log line, without those of the other treatment of the history."""
+        """The metrics for a log line, without ``NAME/kept`` and ``NAME/masked``."""
         shown = {name: f"{value:.4f}" for name, value in self.values.items() if "/" not in name}
         shown |= {name: f"{shown[name]} ± {self.margins[name]:.4f}" for name in self.margins}
         return "  ".join(f"{name} {value}" for name, value in shown.items())
@@ -93,6 +93,7 @@ def evaluate(
         by_metric = query_values(task, ranks, metrics)
         values = {name: per_query.mean() for name, per_query in by_metric.items()}
         if task.protocol.sampled is not None:
+            # the two queries of a sampled triple are not independent: margins go by triple
             unit = None if isinstance(task, RankingTask) else task.triple
             margins = {name: by_metric[name].margin(unit) for name in metrics}
     seconds = time.perf_counter() - start_time
@@ -110,7 +111,10 @@ def _rank(
     chunks: QueryChunks | None,
     part: CandidatePart | None,
 ) -> RankCounts | None:
-    """The counts of S targets; None if stopped."""
+    """For each target: how many candidates score higher and how many tie. None if stopped.
+
+    chunks and part exclude each other: sharded tables leave no retries.
+    """
     total = len(fields(RankCounts)), len(task.targets.items)
     counts = torch.zeros(total, dtype=torch.int64, device=device)
     for group in moved_together(task, tiles, device):
@@ -145,9 +149,10 @@ def mean_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dic
 
 
 def query_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dict[str, PerQuery]:
-    """The metrics of every query; of recommenders as ``NAME/kept`` or ``NAME/masked`` too.
+    """The metrics of every query.
 
-    These rank with the other treatment of the history than the protocol's.
+    For recommenders also those with the history treated the other way than in the protocol, as
+    ``NAME/kept`` or ``NAME/masked``.
     """
     values = metric_values(task, ranks, metrics, task.masked)
     if isinstance(task, RankingTask) and task.excluded is not None:
@@ -167,7 +172,7 @@ def metric_values(
     ranks = ranks.masked() if masked else ranks
     higher, tied = ranks.higher.cpu().numpy(), ranks.tied.cpu().numpy()
     competitors = task.competitors(masked)
-    # targets that count as misses, such as triples with an entity unseen in training
+    # targets that count as misses in filtered rankings: entities unseen in training
     if task.rank_last is not None and masked:
         higher = np.where(task.rank_last, competitors, higher)
         tied = np.where(task.rank_last, 0, tied)
@@ -196,7 +201,7 @@ def _rank_chunks(
     """The counts of the targets of a tile; those of padding queries come last, to be dropped."""
     rows = min(chunks.rows, shape.rows)
     parts = [tile.part(start, start + rows) for start in range(0, shape.rows, rows)]
-    counts = [vars(_rank_rows(model, task, part, shape)).values() for part in parts]
+    counts = [vars(_rank_rows(model, task, rows_of_tile, shape)).values() for rows_of_tile in parts]
     if chunks.rows > 1:  # one query cannot be divided further
         chunks.check_memory()
     return RankCounts(*(torch.cat(each) for each in zip(*counts, strict=True)))
@@ -211,7 +216,8 @@ def _rank_rows(
 ) -> RankCounts:
     """The counts of the targets of these queries.
 
-    With fewer queries than a tile, blocks have proportionally fewer columns too, to save memory.
+    Fewer queries than a tile mean that memory ran out, so a block of scores has proportionally
+    fewer columns too.
     """
     columns = max(1, shape.columns * len(queries) // shape.rows)
     return queries.rank(model.scorer(task.queries.take(queries.rows)), columns, part)

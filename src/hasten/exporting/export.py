@@ -1,4 +1,4 @@
-"""Export a run to files of another program, with a record of how far the two agree."""
+"""Export a run to files of another program, and record how far its results agree with hasten's."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Use a trained model: recommend, predict, explain, embed, export."""
+"""Use a trained model: recommend, predict, explain, embed, and write the results."""

@@ -32,13 +32,20 @@ from hasten.scoring import TripleQueries
 
 @dataclass(frozen=True)
 class CompletionMicroBatch:
-    """The queries of a micro-batch, on the model's device.
+    """The queries of a micro-batch, on the model's device, and their answers.
 
-    entity, relation: int64 [B]. Answers are either pairs (answer_query, answer: int64 [P], KvsAll)
-    or one per query (target: int64 [B]), with negatives: int64 [B, k] or None. answers: the pairs
-    as the loss over all entities needs them. scale: 1 / queries of the global batch, the upstream
-    gradient of the summed loss. Losses that compute their gradients in the forward pass need it in
-    advance. weight: float32 [P] of the pairs, 0 for padding (:mod:`.fixed_shapes`); None: without.
+    entity, relation: int64 [B].
+    scale: 1 / queries of the global batch, the upstream gradient of the summed loss. Losses that
+    compute their gradients in the forward pass need it in advance.
+
+    With all answers of a query (KvsAll), P pairs:
+    answer_query, answer: int64 [P], the query's number in the micro-batch and an entity.
+    answers: the same pairs in the form that the losses over all entities take.
+    weight: float32 [P], 0 for padding pairs (:mod:`.fixed_shapes`); None: there is no padding.
+
+    With one answer per query:
+    target: int64 [B], the entity.
+    negatives: int64 [B, k], sampled entities; None: the loss is over all entities.
     """
 
     entity: Tensor
@@ -75,12 +82,12 @@ class CompletionModel(Protocol):
 
     @property
     def reads_answers(self) -> bool:
-        """Whether losses read the rows of the answers, besides a loss over all entities."""
+        """Whether a loss reads the answers' rows by id; one over all entities reads the table."""
         ...
 
     @property
     def biases_of_entities(self) -> tuple[nn.Parameter, ...]:
-        """Those [N] of losses over all entities."""
+        """The biases [N] that losses over all entities add to the scores."""
         ...
 
     def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
@@ -108,11 +115,11 @@ class Examples(ABC):
         """These examples of a batch, on the host, without what is sampled on the device."""
 
     def fix_shapes(self, batch_size: int) -> None:
-        """Give the inputs of this many examples few layouts from now on."""
+        """From now on, pad the inputs of ``batch_size`` examples to one of a few sizes."""
         return
 
     def complete(self, batch: Batch, inputs: CompletionMicroBatch) -> CompletionMicroBatch:
-        """The micro-batch with these inputs, which are on the device."""
+        """The micro-batch: inputs that were copied to the device, and what is computed there."""
         return replace(inputs, scale=1 / batch.denominators["examples"])
 
     def batch(self, batch: Batch, ids: Int64, device: torch.device) -> CompletionMicroBatch:
@@ -199,12 +206,12 @@ class KvsAllExamples(Examples):
     softmax: the loss is a softmax over all entities, not 1-N binary cross-entropy.
     """
 
-    varying: str | None = "each batch has another number of answers"
+    varying: str | None = "the number of answers differs between batches"
 
     def __init__(self, graph: KnowledgeGraph, softmax: bool = False) -> None:
         self.queries, self.answers = training_queries(graph)
         self.softmax = softmax
-        #: examples of a batch whose answers are padded, and the numbers of answers to choose from
+        #: (number of examples in a batch that is padded, the numbers of answers it may have)
         self.fixed: tuple[int, tuple[int, ...]] | None = None
 
     def __len__(self) -> int:
@@ -264,7 +271,10 @@ class TripleExamples(Examples):
         return len(self.queries)
 
     def inputs(self, batch: Batch, ids: Int64) -> CompletionMicroBatch:
-        """negatives: int64 [B, 3], the query, first counter and key of the samples, if any."""
+        """The inputs on the host. Their ``negatives`` hold what :meth:`complete` samples from.
+
+        negatives: int64 [B, 3], the query, first counter and key of each example's samples.
+        """
         queries, negative_keys = self.queries.take(ids), None
         if self.known is not None:
             base = np.full_like(ids, signed(key(batch.seed, Stream.NEGATIVES, batch.epoch)))

@@ -1,8 +1,8 @@
 """Training phase of sequential models: predict the next item at every position.
 
-A global batch is the next ``batch_size`` users of the epoch's permutation, the longest sequences
-first. Each of n micro-batches takes every n-th user, so micro-batches have similar lengths and
-buckets contain little padding.
+A global batch is the next ``batch_size`` users of the epoch's permutation, sorted by length, the
+longest first. Each of n micro-batches takes every n-th user, so micro-batches have similar lengths
+and buckets contain little padding.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class NextItemPhase(ExampleBatches):
     """
 
     name = "next_item"
+    #: why steps differ in shape, or None: see :attr:`Phase.varying`
     varying: str | None = "the number of tokens varies between batches"
     fixed: FixedShapes | None = None
 
@@ -109,8 +110,8 @@ class NextItemPhase(ExampleBatches):
         self.items, self.negative_count = items, negatives
         self.known: KnownItems | None = None
         if negatives:
-            candidates = np.flatnonzero(histories.lengths >= items)
-            if CSR.of(histories.take(candidates)).distinct().lengths.max(initial=0) >= items:
+            long_histories = np.flatnonzero(histories.lengths >= items)
+            if CSR.of(histories.take(long_histories)).distinct().lengths.max(initial=0) >= items:
                 raise DataError(
                     f"a user has all {items} items in training, so there are no negatives to "
                     "sample: use a loss without negatives (model.loss=ce)"
@@ -153,7 +154,7 @@ class NextItemPhase(ExampleBatches):
         return with_unused_targets(inputs, capacity, epoch_key, loss)
 
     def padding_target_loss(self, batch: Batch) -> float:
-        """The loss of a target whose state is zeros."""
+        """The loss of a padding target, whose hidden state is 0."""
         return self.model.padding_target_loss
 
     def fix_shapes(self) -> None:
@@ -184,11 +185,11 @@ class NextItemPhase(ExampleBatches):
         return next(self.module.parameters()).device
 
     def build_micro_batch(self, batch: Batch, ids: Int64) -> NextItemMicroBatch:
-        """The micro-batch of these users (longest first), on the model's device."""
+        """A micro-batch on the model's device. ids: positions in ``users``, longest first."""
         return self.micro_batch(batch, to_device(self.sequences(ids), self.device))
 
     def sequences(self, ids: Int64) -> NextItemInputs:
-        """The inputs of the micro-batch of these users (longest first), on the host."""
+        """The inputs of a micro-batch, on the host. ids: positions in ``users``, longest first."""
         users, lengths = self.users[ids], self.target_counts[ids]
         skip_last = 1  # the last interaction is only a target, not an input
         histories, rows, known = self.histories, users, None
@@ -202,7 +203,7 @@ class NextItemPhase(ExampleBatches):
         if self.negative_count:
             known = self.known_items(histories) if self.histories.mapped else None
             user_of_target, row_of_target = np.repeat(users, lengths), np.repeat(rows, lengths)
-            # distance to the last input; SequenceBatch.positions also has padding
+            # distance to the last input, without the padding of SequenceBatch.positions
             positions = histories.ends[row_of_target] - 1 - skip_last - source
             # a distinct counter for each (user, position, negative), whatever the batch
             counter = (user_of_target * self.max_length + positions) * self.negative_count
@@ -231,7 +232,7 @@ class NextItemPhase(ExampleBatches):
 
 
 def without_padding(term: Term, inputs: NextItemInputs) -> Term:
-    """The loss without that of the targets of weight 0, which is known."""
+    """Subtract the loss of the padding targets, which is known in advance (``surplus``)."""
     if inputs.surplus is None:
         return term
     return replace(term, numerator=term.numerator - inputs.surplus, factor=inputs.factor)

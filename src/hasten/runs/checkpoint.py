@@ -1,9 +1,9 @@
 """Checkpoints: safetensors files, a JSON state and a manifest with sizes and SHA-256 hashes.
 
-``epoch-0010/`` holds ``<group>.safetensors`` for each group of tensors (weights, optimizer state,
-phases), ``state.json`` and ``manifest.json``. A checkpoint is valid if every file in the manifest
-exists with the recorded size and hash. A checkpoint is written to a staging folder and then
-published: renamed to its final name. Nothing is pickled.
+``epoch-0010/`` holds ``<group>.safetensors`` for each group of tensors (weights, state of the
+optimizers, state of the phases), ``state.json`` and ``manifest.json``. A checkpoint is valid if
+every file in the manifest exists with the recorded size and hash. A checkpoint is written to a
+staging folder and then published: renamed to its final name. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ _known_valid: set[Fingerprint] = set()
 class Checkpoint:
     """The content of a checkpoint.
 
-    tensors: group -> name -> CPU tensor; state: JSON values. by_rows: tensors that stay in the
-    files, by group and name.
+    tensors: group -> name -> CPU tensor; state: JSON values. by_rows: (group, name) -> a tensor
+    that was not loaded, of which rows can be read from the file.
     """
 
     path: Path
@@ -85,7 +85,7 @@ def write_checkpoint(
     """Write a checkpoint atomically. An existing one of that name stays valid until replaced.
 
     tensors: group (file stem) -> name -> dense tensor, contiguous or not, on any device. If some
-    are sharded, the other processes call :func:`send_rows` with the same.
+    are sharded, the other processes call :func:`send_rows` with the same ``tensors``.
     state: JSON values. Floats round-trip exactly, including non-finite ones; tuples become lists.
     same_tensors: a checkpoint with equal tensors, whose files are hard-linked where possible.
     Raises CheckpointError, with the required and the free bytes if the disk is full.
@@ -104,7 +104,7 @@ def write_checkpoint(
         files = {
             name: (
                 file.bytes,
-                _linked(same_tensors, new / name, file.bytes) or file.write(new / name),
+                _link_and_hash(same_tensors, new / name, file.bytes) or file.write(new / name),
             )
             for name, file in planned.items()
         }
@@ -129,7 +129,7 @@ def send_rows(tensors: Mapping[str, Mapping[str, Tensor | ShardedTensor]]) -> No
         TensorFile(named).send()
 
 
-def _linked(source: Path | None, path: Path, size: int) -> str | None:
+def _link_and_hash(source: Path | None, path: Path, size: int) -> str | None:
     """Link the file of that name in another checkpoint; its SHA-256, or None if it cannot be."""
     if source is None:
         return None
@@ -151,10 +151,10 @@ def read_checkpoint(
 ) -> Checkpoint:
     """Read a checkpoint after checking the sizes of all its files and the hashes of those it reads.
 
-    groups: the groups of tensors to read; None: all. by_rows: (group, name) of tensors to leave in
-    the files, where there are such; their rows are read by who needs them. If another process
-    replaces the checkpoint meanwhile, it is read again. Raises CheckpointError with the file and
-    the problem.
+    groups: the groups of tensors to read; None: all. by_rows: (group, name) of tensors that are not
+    loaded, and whose rows the caller reads by :attr:`Checkpoint.by_rows`; names that the checkpoint
+    lacks are ignored. If another process replaces the checkpoint meanwhile, it is read again.
+    Raises CheckpointError with the file and the problem.
     """
     for _ in range(_READ_ATTEMPTS):
         before = _locate(folder)

@@ -1,4 +1,4 @@
-"""Resolve the options that depend on the number of processes and on the device."""
+"""Resolve the options that depend on the number of processes; warn of those without effect."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ class ResolvedConfig:
 
 
 def resolve_config(config: RunConfig, processes: Processes) -> ResolvedConfig:
-    """Replace ``batch_size_per_device`` and ``lr_scaling`` by batch size and learning rate."""
+    """Replace ``batch_size_per_device`` and ``lr_scaling`` by batch size and learning rate.
+
+    The warnings name options that have no effect with this number of processes or this device.
+    """
     options, world = config.training, processes.world
     notes, warnings = [], []
     changes: dict[str, object] = {"batch_size_per_device": None, "lr_scaling": "none"}
@@ -48,7 +51,7 @@ def resolve_config(config: RunConfig, processes: Processes) -> ResolvedConfig:
         if options.batch_size_per_device is None:
             warnings.append(
                 f"training.lr_scaling={options.lr_scaling} although the batch of {size} does not "
-                "grow with the processes (training.batch_size_per_device would make it)"
+                "grow with the processes; set training.batch_size_per_device to make it grow"
             )
     if world == 1 and config.distributed.backend != "auto":
         warnings.append("distributed.backend has no effect on one process")
@@ -62,6 +65,7 @@ def resolve_config(config: RunConfig, processes: Processes) -> ResolvedConfig:
     if options.cleanup_every is not None and not can_release(processes.device):
         warnings.append("training.cleanup_every has no effect on this system's allocator")
     training = options.model_copy(update=changes)
+    # devices: for the record; batch size and learning rate no longer depend on it
     return ResolvedConfig(
         config.model_copy(update={"training": training, "devices": processes.local_world}),
         tuple(notes),

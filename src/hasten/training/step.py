@@ -1,7 +1,8 @@
 """One optimizer step: micro-batches, backward, all-reduce, non-finite check, clipping, update.
 
-The loss is the sum over terms of ``weight * numerator / denominator``. Denominators are global, so
-the gradients of micro-batches (and of processes) add up to the gradient of the whole batch.
+The loss is the sum over terms of ``weight * numerator / denominator``; a term's ``multiplier`` is
+``weight / denominator``. Denominators are global, so the gradients of micro-batches (and of
+processes) add up to the gradient of the whole batch.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class OptimizerStep:
         self.shares_encoding = False
         #: called instead of :meth:`eager`, if set: replays the step as a CUDA graph
         self.capture: Callable[[Batch, Sequence[float]], dict[str, Tensor]] | None = None
-        #: skip a step that runs out of memory, for :mod:`.memory_recovery`, or raise the error
+        #: skip a step that runs out of memory (:mod:`.memory_recovery` repeats it), or raise
         self.skips_when_out_of_memory = False
         #: called after the backward pass: raises MemoryError if the run exceeds its memory budget
         self.check_memory: Callable[[], None] = lambda: None
@@ -79,7 +80,7 @@ class OptimizerStep:
         #: float [1]: the number of processes whose memory ran out; None without a process group
         self.summed_failures: Tensor | None = None
         self.zero = torch.zeros((), device=device)
-        #: found_inf and "steps" of a step that is skipped, and of one that is taken
+        #: (found_inf, "steps") is (1, 0) for a skipped step and (0, 1) for one that was taken
         self.skipped, self.taken = torch.eye(2, device=device).unbind()
         #: non-finite steps in a row, and all of them: float32 like found_inf, exact below 2^24
         self.consecutive_nonfinite_steps = torch.zeros((), device=device)
@@ -108,7 +109,7 @@ class OptimizerStep:
             tensors, buffers = self.optimizer.summed, self.phase.buffers_to_sum()
             rows = touched_rows(self.phase.table, tensors, batch)
             losses, summed = self.all_reduce(tensors, losses, flags, buffers, rows)
-            self.optimizer.add_rows()
+            self.optimizer.add_rows()  # the summed gradients of rows to those of their tables
             self.summed_control_flags, self.summed_failures = summed[:-1], summed[-1:]
         self.precision.unscale(self.optimizer)
         norm = self.optimizer.gradient_norm()
@@ -184,11 +185,11 @@ class OptimizerStep:
         """Accumulate the gradients over the micro-batches; return the detached losses by name."""
         losses: dict[str, Tensor] = {}
         micro_batches = batch.micro_batches(*self.micro_batch_numbers, self.phase.collective)
-        # of encode, then of each micro-batch; None: Phase.on_device builds them (on a CPU)
+        # first for encode, then for the micro-batches; None (on a CPU): Phase.on_device builds them
         inputs = batch.inputs or [None] * (1 + len(micro_batches))
         if self.device.type != "cpu" and batch.inputs is None:
             inputs = to_device(batch_inputs(self.phase, batch, micro_batches), self.device)
-        self.shares_encoding = True  # while encode runs: it may run out of memory
+        self.shares_encoding = True  # so far: more micro-batches do not help if encode fails
         if self.phase.one_seed:
             self.seed(batch, micro_batches[0][0])
         encoded, leaves = self.encode(replace(batch, inputs=inputs[0]))
@@ -221,7 +222,7 @@ class OptimizerStep:
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
         """The result of Phase.encode, and its detached leaves, which accumulate the gradients."""
-        # RowAdam returns the rows that this batch reads, updated; other optimizers return None
+        # RowAdam: the rows that this batch reads, with their deferred updates; others: None
         rows = self.optimizer.gather_rows(batch)
         if rows is not None:
             self.phase.start_step()

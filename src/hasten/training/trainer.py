@@ -90,7 +90,7 @@ class Trainer:
         self.writer = CheckpointWriter(config, self.state, self.tables, processes)
         #: the evaluation of the best epoch; None if that was before the run was resumed
         self.best_evaluation: Evaluation | None = None
-        #: a model without phases is fitted: evaluated and saved once
+        #: a model without phases was fitted before: its one epoch evaluates and saves it
         self.epochs = options.epochs if self.phases else 1
         self.last_time, self.cleanup_every = time.perf_counter(), options.cleanup_every
         self.sync_interval = _SYNC_INTERVAL_CPU if self.device.type == "cpu" else _SYNC_INTERVAL
@@ -177,7 +177,8 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # check all processes for lack of memory, at the latest before what cannot be undone
+            # for lack of memory, before the recovery can no longer undo the step: at the end of a
+            # phase, before an average or a checkpoint
             check = sync or position.index == phase.steps() or state.average_due or self.is_save_due
             if self.recovery.recover(stepper, batch, check):  # the position was set back
                 continue
@@ -203,7 +204,7 @@ class Trainer:
         return False
 
     def record_losses(self, phase: Phase, losses: dict[str, Tensor]) -> None:
-        """Add losses (which synchronizes with the device) and time to the totals; reset both."""
+        """Add losses and time to the totals, and clear ``losses``. Synchronizes with the device."""
         self.state.totals.add_losses(phase.name, losses)
         losses.clear()
         self.record_time()
@@ -226,7 +227,7 @@ class Trainer:
         state, position, totals = self.state, self.state.position, self.state.totals
         early_stopping, finished = state.early_stopping, position.epoch + 1
         require_same_checksums(self.processes, self.model, f"after epoch {finished}")
-        self.save_if_stopped()
+        self.save_and_raise_if_stopped()
         losses = state.mean_losses()
         is_last, is_best = finished >= self.epochs, False
         evaluation: Evaluation | None = None
@@ -234,7 +235,7 @@ class Trainer:
             self.processes.activity = f"the evaluation after epoch {finished}"
             with nullcontext() if state.average is None else state.average.applied():
                 evaluation = self.evaluate()
-            self.save_if_stopped()
+            self.save_and_raise_if_stopped()
             if not evaluation.values:  # out of time: a resumed run begins with this evaluation
                 self.save()
                 return True
@@ -242,7 +243,7 @@ class Trainer:
             totals.evaluate_seconds += evaluation.seconds
             is_best = early_stopping.update(evaluation.values[early_stopping.metric], finished)
         position.epoch, position.phase, position.index, position.step_of_epoch = finished, 0, 0, 0
-        # only the run's total is counted: an epoch has the mean number of examples
+        # examples are counted over the whole run, so the rate uses their mean number per epoch
         rate = totals.examples // finished / max(totals.epoch_seconds, 1e-9)
         seconds, memory = totals.epoch_seconds, self.recovery.budget.describe_usage()
         self.report = EpochReport(
@@ -257,8 +258,7 @@ class Trainer:
             self.save()
         return False
 
-    def save_if_stopped(self) -> None:
-        """If the processes agreed to stop, save and raise Interrupted."""
+    def save_and_raise_if_stopped(self) -> None:
         self.control.synchronize_stop()
         if self.control.stop is not None:
             self.save()
@@ -279,7 +279,7 @@ class Trainer:
         self.control.saved = time.monotonic()
 
     def write(self, folder: Path) -> None:
-        """Write a checkpoint, on rank 0 alone. Raises if a weight is not finite."""
+        """Write a checkpoint; all processes call it, rank 0 writes. Refuses non-finite weights."""
         self.processes.activity = f"saving {folder.name}"
         self.guard.check_weights()
         self.writer.write(folder)

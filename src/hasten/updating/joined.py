@@ -1,4 +1,4 @@
-"""What joining new data with those of a run gives, and the parts that both kinds of data share."""
+"""The result of joining new data with a run's, and code that graphs and interactions share."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Knowledge graphs: read files into triples, dictionaries and splits."""
+"""Knowledge graphs: locate files, read them (:mod:`..readers`), assemble, check and split."""

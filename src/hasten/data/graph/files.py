@@ -135,6 +135,11 @@ def _only(key: str, given: str | None, path: Path | None, usual: list[Path]) -> 
 
 
 def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
+    """The files of triples in a folder, by the first of these rules that applies.
+
+    Numbered or partitioned files are joined; files named after the parts (train, valid, test) are
+    the parts; else exactly one file must be readable as triples. ``beside``: files to leave out.
+    """
     data_paths = [p for p in data_files(folder) if p not in beside]
     if files := numbered_with_rows(data_paths) or ([] if data_paths else partitioned_files(folder)):
         return joined_files(Files(set_name(folder), str(folder), ()), files)
@@ -161,7 +166,10 @@ def _folder(folder: Path, beside: set[Path], options: TripleOptions) -> Files:
 
 
 def claims_triples(path: Path, options: TripleOptions, named: bool = True) -> bool:
-    """Whether a file can be read as triples; named: the user asked for triples."""
+    """Whether a file can be read as triples.
+
+    named: the user asked for triples, so a file that could hold interactions as well counts.
+    """
     try:
         if reader.is_array(path):
             return len(reader.open_array(path)) > 0
@@ -189,6 +197,7 @@ def holds_typed(options: TripleOptions) -> bool:
 
 
 def _first_claims(options: TripleOptions) -> bool:
+    """Whether the header of the first file is that of typed edges."""
     path = options.train or options.path
     if path is None:
         return False

@@ -75,16 +75,17 @@ def _read_typed(options: TripleOptions) -> GraphRead:
     names: dict[str, str] = {} if nodes is None else dict(nodes.names)
     for file in files:
         columns, file_names = typed.read_edges(file, nodes)
+        read.append((columns, file.part))
         if not names:
             names = file_names
-        for label, name in file_names.items() if names is not file_names else ():
+            continue
+        for label, name in file_names.items():
             if names.setdefault(label, name) != name:
                 kind, _, node = label.partition(TYPE_MARK)
                 raise DataError(
                     f"{file.path}: duplicate ({kind}, {node}): named {name!r} here and "
                     f"{names[label]!r} in another file"
                 )
-        read.append((columns, file.part))
     where = Path(options.path or options.train or files[0].path)
     digests = () if nodes is None else (file_digest(nodes.path),)
     forms = "+".join(dict.fromkeys(file.form for file in files))

@@ -1,4 +1,4 @@
-"""Load interactions with item features, or the same interactions without the features."""
+"""Load interactions with one feature matrix per modality (image, text), for multimodal models."""
 
 from __future__ import annotations
 

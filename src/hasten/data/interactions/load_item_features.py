@@ -1,4 +1,4 @@
-"""Load interactions with a table of item features: ``data.item_features``."""
+"""Load interactions with a table of item attributes, for sequential models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of interactions, one file per format, and format detection.
+"""Readers of interactions, triples and typed edges, one file per format, and format detection.
 
 To add a format, write a :class:`~.interface.Reader` in a file of its own and add it to ``READERS``.
 """

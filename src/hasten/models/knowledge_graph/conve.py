@@ -92,15 +92,20 @@ class ConvE(FactorizedTripleModel):
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
         """All answers of a query at once, and averaged weights.
 
-        A small graph gets small batches, fewer channels and less dropout; one of many entities
-        sampled negatives.
+        A small graph gets small batches, fewer channels and less dropout. A graph with many
+        entities gets sampled negatives.
         """
         small = size.triples < SMALL_GRAPH
-        values = (32, 16, 32, 0.0, 0.1, 0.3) if small else (128, 32, 128, 0.2, 0.4, 0.5)
-        keys = cls.defaults_from_data[len(AVERAGED) :]
+        epochs = run_length(config, size.queries, steps=0, epochs=(40, 40))
         return {
-            **averaged_length(5, run_length(config, size.queries, 0, (40, 40))),
-            **dict(zip(keys, (triple_loss(size, config, "1-n-softmax"), *values), strict=True)),
+            **averaged_length(5, epochs),
+            "model.loss": triple_loss(size, config, "1-n-softmax"),
+            "training.batch_size": 32 if small else 128,
+            "model.channels": 16 if small else 32,
+            "model.group": 32 if small else 128,
+            "model.input_dropout": 0.0 if small else 0.2,
+            "model.feature_dropout": 0.1 if small else 0.4,
+            "model.hidden_dropout": 0.3 if small else 0.5,
         }
 
     def __init__(self, options: ConvEOptions, sizes: Sizes) -> None:
@@ -151,12 +156,12 @@ class ConvE(FactorizedTripleModel):
     def _add_moments(self, count: int, *stats: Tensor) -> None:
         """Add the moments of a group: mean and variance, stacked [2, channels]."""
         for (moments, value_count), (mean, variance) in zip(
-            self._counted_moments(count), stats, strict=True
+            self._moments_with_counts(count), stats, strict=True
         ):
             moments.add(mean, variance, value_count)
 
-    def _counted_moments(self, count: int) -> Sequence[tuple[GroupMoments, int]]:
-        """The three batch norms, and the values per channel that each has for a group."""
+    def _moments_with_counts(self, count: int) -> Sequence[tuple[GroupMoments, int]]:
+        """The three batch norms, each with its number of values a channel for ``count`` queries."""
         cells = count * 2 * self.height * self.columns
         return (
             (self.image_moments, cells),
@@ -175,7 +180,7 @@ class ConvE(FactorizedTripleModel):
         for (size, groups), entities, relations in parts:
             vectors, *stats = self.encode_together(entities, relations, groups)
             outputs.append(vectors)
-            for (moments, count), each in zip(self._counted_moments(size), stats, strict=True):
+            for (moments, count), each in zip(self._moments_with_counts(size), stats, strict=True):
                 moments.add_equal_groups(each, count)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
@@ -184,9 +189,10 @@ class ConvE(FactorizedTripleModel):
     ) -> tuple[Tensor, ...]:
         """The vectors of equal groups, and their moments [2, G·channels], by PyTorch's layers.
 
-        A GPU takes longer to launch the many small operations of :meth:`_encode` than to compute
-        the features, which are kept here. Queries are in the order [b, G]: the channels of batch
-        norm are those of all groups.
+        :meth:`_encode` computes the features again in the backward pass, by many small operations.
+        A GPU would take longer to launch them than to compute, so this keeps the features (unless
+        ``recompute`` is set). The images are in the order [b, G], b queries of each of G groups, so
+        that batch norm sees one channel for each pair of a group and a channel.
         """
         options, size = self.options, len(relation) // groups
         shape = (groups, size, self.height, self.columns)
@@ -227,7 +233,7 @@ class ConvE(FactorizedTripleModel):
     def _encode(self, entity_BD: Tensor, relation: Tensor, sizes: list[int]) -> tuple[Tensor, ...]:
         """The vectors in training, and the BatchNorm moments of each group [G, 2, ...]."""
         pairs = zip(torch.split(entity_BD, sizes), torch.split(relation, sizes), strict=True)
-        parts = [self._features(*pair) for pair in pairs]
+        parts = [self._patches_and_filters(*pair) for pair in pairs]
         inputs, image_stats, feature_stats = zip(*parts, strict=True)
         # convolution and second batch norm (both in the folded filters), ReLU, dropout of channels,
         # linear map
@@ -242,7 +248,9 @@ class ConvE(FactorizedTripleModel):
         stats = [torch.stack(each) for each in (image_stats, feature_stats, hidden_stats)]
         return torch.cat(vectors), *stats
 
-    def _features(self, entity_BD: Tensor, relation: Tensor) -> tuple[ImageGroup, Tensor, Tensor]:
+    def _patches_and_filters(
+        self, entity_BD: Tensor, relation: Tensor
+    ) -> tuple[ImageGroup, Tensor, Tensor]:
         """Patches and filters of a group in training; moments of the first two batch norms."""
         options = self.options
         image = self.image(entity_BD, relation)

@@ -1,4 +1,4 @@
-"""A layer of MMGCN: of one modality, or of all modalities at once, as a GPU needs few launches.
+"""A layer of MMGCN for one modality, or for all at once (fewer kernel launches on a GPU).
 
 After the first layer, every modality has nodes of the same width: their columns are adjacent, so
 that one sparse product aggregates all, and the products with their matrices are batched.

@@ -74,7 +74,11 @@ class SASRec(AttentionModel):
         buckets: Sequence[Bucket],
         features_TD: Tensor | None = None,
     ) -> Tensor:
-        """[T, D] hidden states. items_TD: item embeddings of the tokens. times_T: not used."""
+        """[T, D] hidden states; :meth:`.AttentionModel.encode` calls this.
+
+        items_TD: item embeddings of the tokens. times_T: not used. features_TD: the summed
+        embeddings of the tokens' event features.
+        """
         options = self.options
         x_TD = items_TD * math.sqrt(options.width) + self.positions.rows(positions_T)
         if features_TD is not None:

@@ -1,4 +1,4 @@
-"""Typed edges for operations that process all relations at once, as a GPU needs few launches.
+"""Typed edges for operations that process all relations at once, for few kernel launches on a GPU.
 
 A pair is a relation and a source that has edges in it. The slots of the pairs are sorted by
 relation, and each relation begins a new block of :data:`BLOCK` slots: a product of all rows with

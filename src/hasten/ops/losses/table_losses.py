@@ -1,4 +1,4 @@
-"""Losses over all rows of a table, whole or of which each process holds some.
+"""Losses over all rows of a table, which may be divided over processes.
 
 For a sharded table each process scores the queries of all processes against the rows that it holds
 (vocabulary-parallel; Shoeybi et al. 2019, "Megatron-LM", section 3). Queries and targets are sent

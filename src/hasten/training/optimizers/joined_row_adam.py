@@ -1,4 +1,4 @@
-"""Row-wise Adam of several tables, such as those of users and items, as of one."""
+"""Row-wise Adam that treats several tables, such as those of users and items, as one table."""
 
 from __future__ import annotations
 
