@@ -27,10 +27,10 @@ def _entry(model: str, title: str, steps: int, ids: str = "", note: str = "") ->
 
 
 ENTRIES = (
-    _entry("mmgcn", "frozen ids, fp32", 25, ids="frozen"),
+    _entry("mmgcn", "frozen id embeddings, fp32", 25, ids="frozen"),
     _entry(
         "mmgcn",
-        "trainable ids, fp32",
+        "trainable id embeddings, fp32",
         25,
         note=" MMRec computes the gradients of ids and users too, but does not update them.",
     ),

@@ -1,4 +1,4 @@
-"""What :mod:`.run` runs: build the trainer, evaluate the best checkpoint, write the summary."""
+"""The body of a run: build the trainer, evaluate the best checkpoint, write the summary."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def narrowed(options: AnyDataOptions, family: type[Family]) -> Family:
 def holds_triples(options: AnyDataOptions) -> bool:
     """Whether the options or the first file are of triples rather than interactions."""
     if options.format is not None:
-        return options.format == triples.NAME or options.format in typed.SUMMARIES
+        return options.format == triples.NAME or options.format in typed.FORMATS
     if holds_typed(options):
         return True
     named = options.entities or options.relations or options.relation_names

@@ -60,14 +60,14 @@ def evaluate(
     world_size: int = 1,
     merge: Callable[[RankCounts | None], RankCounts | None] | None = None,
     chunks: QueryChunks | None = None,
-    part: CandidatePart | None = None,
+    candidates: CandidatePart | None = None,
 ) -> Evaluation:
     """Rank all targets of the task and compute the metrics.
 
     device: the device of the model. stop: called before each tile (a fixed group of queries); True
     stops the evaluation. rank, world_size: this process ranks every ``world_size``-th tile and
     counts 0 for other targets; merge: sums the counts over all processes. chunks: if memory
-    runs out, retries with fewer queries at a time; None: the error is raised. part: the candidates
+    runs out, retries with fewer queries at a time; None: the error is raised. candidates: those
     among which this process ranks all targets; None: all.
     Raises ConfigurationError for an unknown metric before anything is ranked.
     """
@@ -79,7 +79,7 @@ def evaluate(
 
     def ranked() -> tuple[RankCounts | None, EmbeddingDiagnostics | None]:
         with scoring(model):
-            ranks = _rank(model, task, tiles, shape, device, stop, chunks, part)
+            ranks = _rank(model, task, tiles, shape, device, stop, chunks, candidates)
             diagnosed = model.diagnosed_embeddings() if ranks is not None else None
             return ranks, None if diagnosed is None else diagnose_nodes(*diagnosed)
 
@@ -109,11 +109,12 @@ def _rank(
     device: torch.device,
     stop: Callable[[], bool] | None,
     chunks: QueryChunks | None,
-    part: CandidatePart | None,
+    candidates: CandidatePart | None,
 ) -> RankCounts | None:
     """For each target: how many candidates score higher and how many tie. None if stopped.
 
-    chunks and part exclude each other: sharded tables leave no retries.
+    At most one of chunks and candidates is given: with sharded tables (candidates), a process
+    cannot retry alone.
     """
     total = len(fields(RankCounts)), len(task.targets.items)
     counts = torch.zeros(total, dtype=torch.int64, device=device)
@@ -124,9 +125,9 @@ def _rank(
                 return None
             if inputs is None:
                 inputs = to_device(TileInputs.of(task, group), device)
-            tile = inputs.part(number * shape.rows, (number + 1) * shape.rows)
+            tile = inputs.slice(number * shape.rows, (number + 1) * shape.rows)
             if chunks is None:
-                ranks = _rank_rows(model, task, tile, shape, part)
+                ranks = _rank_rows(model, task, tile, shape, candidates)
             else:
                 function = partial(_rank_chunks, model, task, tile, shape, chunks)
                 ranks = chunks.attempt(function, shape.rows)
@@ -151,7 +152,7 @@ def mean_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dic
 def query_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dict[str, PerQuery]:
     """The metrics of every query.
 
-    For recommenders also those with the history treated the other way than in the protocol, as
+    For full rankings of items also those with the opposite treatment of the history, under
     ``NAME/kept`` or ``NAME/masked``.
     """
     values = metric_values(task, ranks, metrics, task.masked)
@@ -165,7 +166,7 @@ def query_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> di
 def metric_values(
     task: AnyTask, ranks: RankCounts, metrics: Sequence[str], masked: bool
 ) -> dict[str, PerQuery]:
-    """The metrics before averaging: of each query, or of each target in link prediction.
+    """The metrics of every query, or target in link prediction, with one treatment of the history.
 
     masked: leave the excluded candidates (such as the user's history) out of the ranking.
     """
@@ -200,8 +201,8 @@ def _rank_chunks(
 ) -> RankCounts:
     """The counts of the targets of a tile; those of padding queries come last, to be dropped."""
     rows = min(chunks.rows, shape.rows)
-    parts = [tile.part(start, start + rows) for start in range(0, shape.rows, rows)]
-    counts = [vars(_rank_rows(model, task, rows_of_tile, shape)).values() for rows_of_tile in parts]
+    parts = [tile.slice(start, start + rows) for start in range(0, shape.rows, rows)]
+    counts = [vars(_rank_rows(model, task, queries, shape)).values() for queries in parts]
     if chunks.rows > 1:  # one query cannot be divided further
         chunks.check_memory()
     return RankCounts(*(torch.cat(each) for each in zip(*counts, strict=True)))
@@ -212,7 +213,7 @@ def _rank_rows(
     task: AnyTask,
     queries: TileInputs,
     shape: TileShape,
-    part: CandidatePart | None = None,
+    candidates: CandidatePart | None = None,
 ) -> RankCounts:
     """The counts of the targets of these queries.
 
@@ -220,4 +221,4 @@ def _rank_rows(
     fewer columns too.
     """
     columns = max(1, shape.columns * len(queries) // shape.rows)
-    return queries.rank(model.scorer(task.queries.take(queries.rows)), columns, part)
+    return queries.rank(model.scorer(task.queries.take(queries.numbers)), columns, candidates)

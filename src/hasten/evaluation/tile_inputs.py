@@ -32,13 +32,13 @@ _MOST = 2**25
 class TileInputs:
     """Queries in the order of their tiles, with padding.
 
-    rows: int64 [Q], their numbers in the task. order: int64 [S], the numbers of the targets in the
-    task; those of the padding, which come last, are left out. items: the size of the catalogue.
+    numbers: int64 [Q], of the queries in the task. order: int64 [S], the numbers of the targets in
+    the task; those of the padding, which come last, are left out. items: the size of the catalogue.
     lists: if all items are ranked; candidates: int64 [Q, 1 + C], if they are sampled. others: bool
     [N], candidates of no query.
     """
 
-    rows: Int64
+    numbers: Int64
     order: Tensor
     items: int
     lists: RankingLists | None = None
@@ -66,12 +66,12 @@ class TileInputs:
         return cls(rows, order, task.item_count, lists, ranges=ranges, others=others)
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return len(self.numbers)
 
-    def part(self, start: int, stop: int) -> TileInputs:
+    def slice(self, start: int, stop: int) -> TileInputs:
         """Those of the queries from start to stop - 1; without their order."""
         return TileInputs(
-            self.rows[start:stop],
+            self.numbers[start:stop],
             self.order[:0],
             self.items,
             None if self.lists is None else self.lists.part(start, stop),

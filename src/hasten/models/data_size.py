@@ -86,8 +86,8 @@ def triple_loss(size: DataSize, config: RunConfig, few: str) -> str:
     return loss
 
 
-#: the keys of :func:`averaged_length`
-AVERAGED = (*LENGTH, "training.average")
+#: the keys of :func:`with_weight_average`
+LENGTH_AND_AVERAGE = (*LENGTH, "training.average")
 #: the keys of :func:`stopping`
 STOPPING = (*LENGTH, "training.patience")
 
@@ -107,22 +107,22 @@ def stopping(config: RunConfig, size: DataSize, examples: int) -> dict[str, Any]
 
 
 def run_length(
-    config: RunConfig, examples: int, steps: int, epochs: tuple[int, int], batch_size: int = 0
+    config: RunConfig, examples: int, steps: int, epoch_bounds: tuple[int, int], batch_size: int = 0
 ) -> dict[str, Any]:
-    """Epochs that take about this many steps, within bounds, and about ten evaluations.
+    """Options: epochs that take about this many steps, within bounds, and about ten evaluations.
 
-    examples: of an epoch. epochs: the fewest and the most. batch_size: 0: that of the run.
+    examples: of an epoch. epoch_bounds: the fewest and the most. batch_size: 0: that of the run.
     """
-    fewest, most = epochs
+    fewest, most = epoch_bounds
     per_epoch = max(1, ceil(examples / (batch_size or config.training.batch_size)))
     count = config.given("training.epochs", min(most, max(fewest, ceil(steps / per_epoch))))
     return dict(zip(LENGTH, (count, max(1, count // 10)), strict=True))
 
 
-def averaged_length(most: float, length: Mapping[str, Any]) -> dict[str, Any]:
-    """The length with averaged weights: over a tenth of the epochs, and at most so many of them.
+def with_weight_average(length: Mapping[str, Any], most_epochs: float) -> dict[str, Any]:
+    """The options of a run's length, and an average of the weights over a tenth of its epochs.
 
     No average in fewer than ten epochs.
     """
     epochs = length["training.epochs"]
-    return {**length, "training.average": min(most, epochs / 10) if epochs >= 10 else None}
+    return {**length, "training.average": min(most_epochs, epochs / 10) if epochs >= 10 else None}

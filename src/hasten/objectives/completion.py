@@ -82,7 +82,7 @@ class CompletionModel(Protocol):
 
     @property
     def reads_answers(self) -> bool:
-        """Whether a loss reads the answers' rows by id; one over all entities reads the table."""
+        """Whether auxiliary losses read the answers' embeddings, beside the main loss."""
         ...
 
     @property
@@ -271,29 +271,29 @@ class TripleExamples(Examples):
         return len(self.queries)
 
     def inputs(self, batch: Batch, ids: Int64) -> CompletionMicroBatch:
-        """The inputs on the host. Their ``negatives`` hold what :meth:`complete` samples from.
+        """The inputs on the host. ``negatives`` holds seeds, which :meth:`complete` replaces.
 
-        negatives: int64 [B, 3], the query, first counter and key of each example's samples.
+        int64 [B, 3]: the query, first counter and random key of each example's samples.
         """
-        queries, negative_keys = self.queries.take(ids), None
+        queries, sample_seeds = self.queries.take(ids), None
         if self.known is not None:
-            base = np.full_like(ids, signed(key(batch.seed, Stream.NEGATIVES, batch.epoch)))
-            negative_keys = torch.from_numpy(
-                np.stack([self.query_of_example[ids], ids * self.negatives, base]).T
+            random_key = np.full_like(ids, signed(key(batch.seed, Stream.NEGATIVES, batch.epoch)))
+            sample_seeds = torch.from_numpy(
+                np.stack([self.query_of_example[ids], ids * self.negatives, random_key]).T
             )
         return CompletionMicroBatch(
             torch.from_numpy(queries.entity),
             torch.from_numpy(queries.relation),
             target=torch.from_numpy(self.targets[ids]),
-            negatives=negative_keys,
+            negatives=sample_seeds,
         )
 
     def complete(self, batch: Batch, inputs: CompletionMicroBatch) -> CompletionMicroBatch:
-        micro_batch, negative_keys = super().complete(batch, inputs), inputs.negatives
-        if self.known is None or negative_keys is None:
+        micro_batch, sample_seeds = super().complete(batch, inputs), inputs.negatives
+        if self.known is None or sample_seeds is None:
             return micro_batch
-        if self.known.keys.device != negative_keys.device:
-            self.known = self.known.to(negative_keys.device)
-        query, first, base = (negative_keys[:, each, None] for each in range(3))
-        counters = first + torch.arange(self.negatives, device=negative_keys.device)
-        return replace(micro_batch, negatives=negatives(self.known, query, base, counters))
+        if self.known.keys.device != sample_seeds.device:
+            self.known = self.known.to(sample_seeds.device)
+        query, first, random_key = (sample_seeds[:, each, None] for each in range(3))
+        counters = first + torch.arange(self.negatives, device=sample_seeds.device)
+        return replace(micro_batch, negatives=negatives(self.known, query, random_key, counters))

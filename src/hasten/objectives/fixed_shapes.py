@@ -72,11 +72,11 @@ def padded(values: Tensor, size: int) -> Tensor:
 
 
 def with_unused_targets(
-    inputs: NextItemInputs, size: int, base: int, loss: Tensor
+    inputs: NextItemInputs, size: int, negatives_key: int, loss: Tensor
 ) -> NextItemInputs:
     """The inputs with targets of weight 0 up to ``size``.
 
-    base: the key of the negatives. loss: of a target of weight 0, a scalar.
+    negatives_key: of the negatives. loss: of a target of weight 0, a scalar.
     """
     count, batch = len(inputs.targets), inputs.sequences
 
@@ -89,7 +89,7 @@ def with_unused_targets(
         None if inputs.known_rows is None else padded(inputs.known_rows, size),
         None if inputs.counters is None else padded(inputs.counters, size),
         inputs.known,
-        torch.tensor(signed(base)),
+        torch.tensor(signed(negatives_key)),
         torch.tensor(1 / count, dtype=loss.dtype),
         (size - count) * loss,
     )

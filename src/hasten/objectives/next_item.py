@@ -54,7 +54,7 @@ class NextItemModel(Protocol):
 
     @property
     def padding_target_loss(self) -> float:
-        """The loss of a padding target, whose hidden state is 0 (:mod:`.fixed_shapes`)."""
+        """The loss of an unused target, whose hidden state is 0 (:mod:`.fixed_shapes`)."""
         ...
 
     def regularizers(self) -> Sequence[Term]:
@@ -73,7 +73,7 @@ class NextItemPhase(ExampleBatches):
     it is called for the users of each micro-batch.
 
     Raises:
-        DataError: there is no such user, or a user has no negative items.
+        DataError: no user has two training interactions, or a user has no negative items.
     """
 
     name = "next_item"
@@ -107,7 +107,7 @@ class NextItemPhase(ExampleBatches):
             )
         self.target_counts = np.minimum(histories.lengths[self.users] - 1, max_length)
         self.max_length = max_length
-        self.items, self.negative_count = items, negatives
+        self.item_count, self.negative_count = items, negatives
         self.known: KnownItems | None = None
         if negatives:
             long_histories = np.flatnonzero(histories.lengths >= items)
@@ -122,7 +122,7 @@ class NextItemPhase(ExampleBatches):
     def known_items(self, histories: Histories) -> KnownItems:
         """The items of each history, which are not sampled as its negatives."""
         rows = np.repeat(np.arange(len(histories)), histories.lengths)
-        return KnownItems.build(rows, histories.items, len(histories), self.items)
+        return KnownItems.build(rows, histories.items, len(histories), self.item_count)
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
         ids = self.ids(seed, epoch, index).numpy()
@@ -154,7 +154,7 @@ class NextItemPhase(ExampleBatches):
         return with_unused_targets(inputs, capacity, epoch_key, loss)
 
     def padding_target_loss(self, batch: Batch) -> float:
-        """The loss of a padding target, whose hidden state is 0."""
+        """The loss of an unused target, which fills a batch up to its fixed shape."""
         return self.model.padding_target_loss
 
     def fix_shapes(self) -> None:
@@ -171,7 +171,7 @@ class NextItemPhase(ExampleBatches):
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         inputs: NextItemInputs = self.on_device(batch, ids)
         terms = self.terms_of(batch, self.micro_batch(batch, inputs))
-        return [without_padding(term, inputs) for term in terms]
+        return [without_unused_targets(term, inputs) for term in terms]
 
     def terms_of(self, batch: Batch, micro_batch: NextItemMicroBatch) -> Sequence[Term]:
         """The loss terms of a micro-batch."""
@@ -203,7 +203,7 @@ class NextItemPhase(ExampleBatches):
         if self.negative_count:
             known = self.known_items(histories) if self.histories.mapped else None
             user_of_target, row_of_target = np.repeat(users, lengths), np.repeat(rows, lengths)
-            # distance to the last input, without the padding of SequenceBatch.positions
+            # distance to the last input: SequenceBatch.positions has padding as well
             positions = histories.ends[row_of_target] - 1 - skip_last - source
             # a distinct counter for each (user, position, negative), whatever the batch
             counter = (user_of_target * self.max_length + positions) * self.negative_count
@@ -224,15 +224,18 @@ class NextItemPhase(ExampleBatches):
             assert known is not None
             counters = inputs.counters + torch.arange(self.negative_count, device=self.device)
             epoch_key = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-            negatives_key = epoch_key if inputs.base is None else inputs.base
+            negatives_key = epoch_key if inputs.negatives_key is None else inputs.negatives_key
             sampled_negatives = negatives(known, inputs.known_rows, negatives_key, counters)
         return NextItemMicroBatch(
             **vars(inputs.sequences), targets=inputs.targets, negatives=sampled_negatives
         )
 
 
-def without_padding(term: Term, inputs: NextItemInputs) -> Term:
-    """Subtract the loss of the padding targets, which is known in advance (``surplus``)."""
+def without_unused_targets(term: Term, inputs: NextItemInputs) -> Term:
+    """Subtract the loss of the unused targets (``surplus``), which is known in advance.
+
+    ``factor`` is 1 / denominator in a tensor, which a replayed CUDA graph reads.
+    """
     if inputs.surplus is None:
         return term
     return replace(term, numerator=term.numerator - inputs.surplus, factor=inputs.factor)

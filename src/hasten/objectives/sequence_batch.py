@@ -111,8 +111,8 @@ class NextItemInputs:
     known_rows, counters: int64 [S, 1], row of the known items and first counter of each target's
     negatives; None: without negatives. known: the known items, if they are made for each
     micro-batch.
-    Of a batch with :class:`FixedShapes` also scalars of the batch: base: int64, the key of the
-    negatives; factor: 1 / the number of its targets; surplus: the loss of the unused ones.
+    Of a batch with :class:`FixedShapes` also scalars of the batch: negatives_key: int64, the key of
+    the negatives; factor: 1 / the number of its targets; surplus: the loss of the unused ones.
     """
 
     sequences: SequenceBatch
@@ -120,6 +120,6 @@ class NextItemInputs:
     known_rows: Tensor | None
     counters: Tensor | None
     known: KnownItems | None = None
-    base: Tensor | None = None
+    negatives_key: Tensor | None = None
     factor: Tensor | None = None
     surplus: Tensor | None = None

@@ -45,7 +45,7 @@ from hasten.runs.manifest import (
     recorded_hash,
     verify_files,
 )
-from hasten.runs.own_files import EPOCH
+from hasten.runs.own_files import CHECKPOINT_NAME
 from hasten.runs.tensor_file import ShardedTensor, StoredRows, TensorFile
 
 _READ_ATTEMPTS = 20
@@ -164,7 +164,7 @@ def read_checkpoint(
             state = from_exact_json((path / STATE).read_bytes())
             stored = {n.removesuffix(SUFFIX): path / n for n in names if n != STATE}
             tensors = {group: _read(file, group, by_rows) for group, file in stored.items()}
-            left = {
+            unloaded = {
                 (group, name): tensor
                 for group in {group for group, _ in by_rows} & stored.keys()
                 for name, tensor in StoredRows.in_file(stored[group]).items()
@@ -178,16 +178,16 @@ def read_checkpoint(
                 raise
             raise CheckpointError(f"{path}: damaged: {error}") from error
         if _locate(folder) == before:
-            return Checkpoint(folder, tensors, state, left)
+            return Checkpoint(folder, tensors, state, unloaded)
     raise CheckpointError(f"{folder}: another process keeps replacing it; try again")
 
 
-def _read(file: Path, group: str, left: Collection[tuple[str, str]]) -> dict[str, Tensor]:
+def _read(file: Path, group: str, unloaded: Collection[tuple[str, str]]) -> dict[str, Tensor]:
     """The tensors of a group, except for those that are left in the file."""
-    if not left:
+    if not unloaded:
         return load_file(file)
     with safe_open(file, framework="pt") as tensors:
-        names = [name for name in list(tensors.keys()) if (group, name) not in left]
+        names = [name for name in list(tensors.keys()) if (group, name) not in unloaded]
         return {name: tensors.get_tensor(name).clone() for name in names}
 
 
@@ -224,7 +224,7 @@ def prune_checkpoints(
     valid: set[Fingerprint] = set()
     with os_errors_as(CheckpointError, "cannot be removed or read", checkpoints):
         if checkpoints.is_dir():
-            recover_all(checkpoints, EPOCH)
+            recover_all(checkpoints, CHECKPOINT_NAME)
         for folder in numbered_checkpoints(checkpoints):
             if len(valid) == keep:
                 delete_folder(folder)
@@ -256,7 +256,7 @@ def numbered_checkpoints(checkpoints: Path) -> list[Path]:
     by_number: dict[tuple[int, int], Path] = {}
     for entry in checkpoints.iterdir() if checkpoints.is_dir() else ():
         name = published_name(entry)
-        match = EPOCH.fullmatch(name)
+        match = CHECKPOINT_NAME.fullmatch(name)
         if match and entry.is_dir() and holds_published(entry):
             by_number[int(match[1]), int(match[2] or 0)] = checkpoints / name
     return [by_number[key] for key in sorted(by_number, reverse=True)]

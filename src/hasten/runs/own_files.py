@@ -10,8 +10,8 @@ from pathlib import Path
 
 from hasten.atomic_write import temporary_of
 
-EPOCH = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?")
-_CHECKPOINT = rf"(best|final|checkpoints/{EPOCH.pattern})"
+CHECKPOINT_NAME = re.compile(r"epoch-(\d{4,})(?:-step-(\d{6,}))?")
+_CHECKPOINT = rf"(best|final|checkpoints/{CHECKPOINT_NAME.pattern})"
 #: what a copy of a run needs beside its configuration; other files are written again
 COPIED = re.compile(
     r"(data|environment|metrics|plan|update)\.json|metrics\.jsonl|(train|val)\.log"

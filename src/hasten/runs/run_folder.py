@@ -18,8 +18,8 @@ from hasten.runs.config_text import config_text
 from hasten.runs.exact_json import to_plain_json
 from hasten.runs.lock import LOCK_FILE, RunLock
 from hasten.runs.own_files import (
+    CHECKPOINT_NAME,
     COPIED,
-    EPOCH,
     RECOVERED,
     files_below,
     is_own,
@@ -104,7 +104,7 @@ class RunFolder:
                 with os_errors_as(HastenError, "cannot be cleaned up", path):
                     recover_all(path, RECOVERED)
                     if folder.checkpoints.is_dir():
-                        recover_all(folder.checkpoints, EPOCH)
+                        recover_all(folder.checkpoints, CHECKPOINT_NAME)
             except HastenError:
                 folder.close()
                 raise

@@ -13,7 +13,7 @@ from hasten.training.precision import has_tf32, slow_precision
 
 @dataclass(frozen=True)
 class ResolvedConfig:
-    """A configuration that repeats the run on any number of processes, and what to log about it."""
+    """A configuration that does not depend on the number of processes, and what to log."""
 
     config: RunConfig
     notes: tuple[str, ...]

@@ -80,8 +80,7 @@ class OptimizerStep:
         #: float [1]: the number of processes whose memory ran out; None without a process group
         self.summed_failures: Tensor | None = None
         self.zero = torch.zeros((), device=device)
-        #: (found_inf, "steps") is (1, 0) for a skipped step and (0, 1) for one that was taken
-        self.skipped, self.taken = torch.eye(2, device=device).unbind()
+        self.skipped, self.taken = torch.eye(2, device=device).unbind()  # (found_inf, "steps")
         #: non-finite steps in a row, and all of them: float32 like found_inf, exact below 2^24
         self.consecutive_nonfinite_steps = torch.zeros((), device=device)
         self.nonfinite_steps = torch.zeros((), device=device)
@@ -108,9 +107,9 @@ class OptimizerStep:
             flags = [*control_flags, float(self.out_of_memory is not None)]
             tensors, buffers = self.optimizer.summed, self.phase.buffers_to_sum()
             rows = touched_rows(self.phase.table, tensors, batch)
-            losses, summed = self.all_reduce(tensors, losses, flags, buffers, rows)
-            self.optimizer.add_rows()  # the summed gradients of rows to those of their tables
-            self.summed_control_flags, self.summed_failures = summed[:-1], summed[-1:]
+            losses, summed_flags = self.all_reduce(tensors, losses, flags, buffers, rows)
+            self.optimizer.add_rows()  # adds gradients of rows to those of tables
+            self.summed_control_flags, self.summed_failures = summed_flags[:-1], summed_flags[-1:]
         self.precision.unscale(self.optimizer)
         norm = self.optimizer.gradient_norm()
         finite = norm < math.inf  # False for NaN; one operation where isfinite takes four
@@ -174,7 +173,7 @@ class OptimizerStep:
         self.out_of_memory = None
         if not self.is_single_process:
             assert self.all_reduce is not None
-            self.all_reduce.forget_loss_names()
+            self.all_reduce.forget_loss_names()  # a skipped step has no losses: agree again
             self.nonfinite_steps -= steps
             self.consecutive_nonfinite_steps -= steps
             if (scaler := self.precision.scaler) is not None:
@@ -185,11 +184,11 @@ class OptimizerStep:
         """Accumulate the gradients over the micro-batches; return the detached losses by name."""
         losses: dict[str, Tensor] = {}
         micro_batches = batch.micro_batches(*self.micro_batch_numbers, self.phase.collective)
-        # first for encode, then for the micro-batches; None (on a CPU): Phase.on_device builds them
+        # [0] for encode, [1:] for the micro-batches; on a CPU None: Phase.on_device builds them
         inputs = batch.inputs or [None] * (1 + len(micro_batches))
         if self.device.type != "cpu" and batch.inputs is None:
             inputs = to_device(batch_inputs(self.phase, batch, micro_batches), self.device)
-        self.shares_encoding = True  # so far: more micro-batches do not help if encode fails
+        self.shares_encoding = True  # while encode runs: more micro-batches do not help it
         if self.phase.one_seed:
             self.seed(batch, micro_batches[0][0])
         encoded, leaves = self.encode(replace(batch, inputs=inputs[0]))
@@ -222,7 +221,7 @@ class OptimizerStep:
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
         """The result of Phase.encode, and its detached leaves, which accumulate the gradients."""
-        # RowAdam: the rows that this batch reads, with their deferred updates; others: None
+        # with RowAdam the rows that this batch reads, up to date; with other optimizers None
         rows = self.optimizer.gather_rows(batch)
         if rows is not None:
             self.phase.start_step()

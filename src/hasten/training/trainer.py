@@ -177,8 +177,8 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # for lack of memory, before the recovery can no longer undo the step: at the end of a
-            # phase, before an average or a checkpoint
+            # check whether memory ran out while the step can still be undone: at the end of a phase
+            # and before an average or a checkpoint, at the latest
             check = sync or position.index == phase.steps() or state.average_due or self.is_save_due
             if self.recovery.recover(stepper, batch, check):  # the position was set back
                 continue

@@ -89,7 +89,7 @@ def list_sets(json: bool = options.JSON, debug: bool = options.DEBUG) -> None:  
         sets.append(entry_row)
     formats = [{"name": r.name, "summary": r.summary} for r in READERS.values()]
     formats.append({"name": triples.NAME, "summary": triples.SUMMARY})
-    formats += [{"name": name, "summary": said} for name, said in typed.SUMMARIES.items()]
+    formats += [{"name": name, "summary": said} for name, said in typed.FORMATS.items()]
     output.say("Data sets, by name:")
     for entry_row in sets:
         output.say(f"  {entry_row['name']:<12} {entry_row['summary']}")

@@ -14,7 +14,7 @@ from hasten.data.columns.text import file_digest, sample
 from hasten.data.readers import triples as reader
 from hasten.data.readers import typed
 from hasten.data.readers.interface import Claim
-from hasten.data.readers.typed import EDGE_FILES, METAEDGES, SUMMARIES, EdgeFile
+from hasten.data.readers.typed import EDGE_FILES, FORMATS, METAEDGES, EdgeFile
 from hasten.data.sources import catalogue
 from hasten.data.sources.archives import is_archive, unpack
 from hasten.data.sources.file_names import stem
@@ -185,7 +185,7 @@ def holds_typed(options: TripleOptions) -> bool:
         UsageError: options of typed graphs for data that are not typed.
     """
     if options.format is not None:
-        is_typed = options.format in SUMMARIES
+        is_typed = options.format in FORMATS
     elif options.edges or options.nodes:
         is_typed = True
     else:
@@ -212,7 +212,7 @@ def _first_claims(options: TripleOptions) -> bool:
 
 def typed_files(options: TripleOptions) -> list[EdgeFile]:
     """Every file of edges, and how it is read."""
-    format_is_typed = options.format in SUMMARIES and options.format != EDGE_FILES
+    format_is_typed = options.format in FORMATS and options.format != EDGE_FILES
     form = str(options.format) if format_is_typed else ""
     default = "" if options.nodes is None else METAEDGES
     return [typed.open_edge_file(*edge_file, form, default) for edge_file in _edge_files(options)]

@@ -32,7 +32,7 @@ from hasten.data.tables import TYPE_MARK, KnowledgeGraph, Modality
 from hasten.errors import DataError, UsageError, did_you_mean
 
 _NODE_TABLES = ("nodes.tsv", "nodes.csv")
-_OF_FILES = ("format", "train", "valid", "test", "separator", "entities", "relations")
+_FILE_OPTIONS = ("format", "train", "valid", "test", "separator", "entities", "relations")
 
 
 def load_graph(options: TripleOptions, seed: int, table: Any = None) -> KnowledgeGraph:
@@ -46,7 +46,7 @@ def load_graph(options: TripleOptions, seed: int, table: Any = None) -> Knowledg
     """
     _refuse_others(options)
     if table is not None:
-        refuse_options("a table in memory", options, ("path", *_OF_FILES))
+        refuse_options("a table in memory", options, ("path", *_FILE_OPTIONS))
         read = _read_tables(table, options)
         if options.names is not None:
             path = Path(options.names)
@@ -107,7 +107,9 @@ def _nodes(options: TripleOptions, first: typed.EdgeFile) -> NodeTable | None:
 
 def _sample(entry: catalogue.Sample, options: TripleOptions) -> GraphRead:
     """A built-in sample: always the same triples, whatever the seed of the run."""
-    refuse_options(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
+    refuse_options(
+        f"the built-in sample {entry.name}", options, (*_FILE_OPTIONS, "names", "columns")
+    )
     sample = entry.make()
     read = _read_table(sample.table, options, entry.name)
     read.path, read.format, read.names = entry.name, "sample", {**read.names, **sample.names}
@@ -167,7 +169,7 @@ def _known(dictionary: Dictionary | None, columns: list[pa.Array]) -> set[str]:
 
 def _refuse_others(options: TripleOptions) -> None:
     """Refuse formats and splits that triples do not have."""
-    if options.format not in (None, triples.NAME, *typed.SUMMARIES):
+    if options.format not in (None, triples.NAME, *typed.FORMATS):
         raise UsageError(f"format {options.format!r} holds no triples: leave --format out")
     if options.split not in ("auto", "ratio", "given"):
         raise DataError(f"data.split={options.split} is for interactions; triples: ratio or given")

@@ -18,7 +18,7 @@ from hasten.data.sources.files import Files, locate, refuse_options
 from hasten.data.tables import Dataset
 from hasten.errors import DataError, UsageError
 
-_OF_FILES = ("format", "train", "valid", "test", "times", "separator")
+_FILE_OPTIONS = ("format", "train", "valid", "test", "times", "separator")
 
 
 def load_dataset(
@@ -75,14 +75,16 @@ def _read_files(files: Files, options: InteractionOptions, encoding: str = "utf-
 
 def _read_sample(entry: catalogue.Sample, options: InteractionOptions) -> Read:
     """A built-in sample: always the same data, whatever the seed of the run."""
-    refuse_options(f"the built-in sample {entry.name}", options, (*_OF_FILES, "names", "columns"))
+    refuse_options(
+        f"the built-in sample {entry.name}", options, (*_FILE_OPTIONS, "names", "columns")
+    )
     made = entry.make()
     events = open_memory(made.table, options, entry.name).parsed()
     return Read(entry.name, entry.name, "sample", [(events, None)], made.names)
 
 
 def _read_table(table: Any, options: InteractionOptions) -> Read:
-    refuse_options("a table in memory", options, ("path", *_OF_FILES))
+    refuse_options("a table in memory", options, ("path", *_FILE_OPTIONS))
     found = [(open_memory(t, options, name).parsed(), p) for name, t, p in tables_by_part(table)]
     read = Read("table", None, "table", found)
     if options.names is not None:

@@ -42,7 +42,7 @@ from hasten.data.tables import TYPE_MARK
 from hasten.errors import DataError
 
 PRIMEKG, METAEDGES, EDGE_FILES = "primekg", "metaedges", "edge-files"
-SUMMARIES = {
+FORMATS = {
     PRIMEKG: "typed edges with the columns of PrimeKG: x_id, x_type, y_id, y_type, relation",
     METAEDGES: "typed edges as source metaedge target; data.nodes names the table of nodes",
     EDGE_FILES: "typed edges, a CSV file a relation: data.edges.RELATION=FILE",
@@ -111,7 +111,7 @@ def open_edge_file(
         return EdgeFile(beginning, part, EDGE_FILES, _claim_edge_file(beginning), relation)
     claimed = claim(beginning)
     if claimed is None and not (form or default):
-        raise DataError(f"{path}: line 1 is no header of typed edges ({', '.join(SUMMARIES)})")
+        raise DataError(f"{path}: line 1 is no header of typed edges ({', '.join(FORMATS)})")
     if claimed is None or form not in ("", claimed[0]):
         needed = ",".join(_required(_FORMS[form or default]))
         first = printable(beginning.texts[0]) if beginning.lines else "nothing"

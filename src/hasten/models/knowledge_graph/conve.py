@@ -24,12 +24,12 @@ from torch.nn import functional as F
 from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import KnowledgeGraph
 from hasten.models.data_size import (
-    AVERAGED,
+    LENGTH_AND_AVERAGE,
     SMALL_GRAPH,
     DataSize,
-    averaged_length,
     run_length,
     triple_loss,
+    with_weight_average,
 )
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import (
@@ -76,7 +76,7 @@ class ConvE(FactorizedTripleModel):
         "evaluation.metrics": METRICS,
     }
     defaults_from_data = (
-        *AVERAGED,
+        *LENGTH_AND_AVERAGE,
         "model.loss",
         "training.batch_size",
         "model.channels",
@@ -90,15 +90,15 @@ class ConvE(FactorizedTripleModel):
 
     @classmethod
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
-        """All answers of a query at once, and averaged weights.
+        """The loss of all answers of a query at once, and averaged weights.
 
         A small graph gets small batches, fewer channels and less dropout. A graph with many
         entities gets sampled negatives.
         """
         small = size.triples < SMALL_GRAPH
-        epochs = run_length(config, size.queries, steps=0, epochs=(40, 40))
+        length = run_length(config, size.queries, steps=0, epoch_bounds=(40, 40))
         return {
-            **averaged_length(5, epochs),
+            **with_weight_average(length, most_epochs=5),
             "model.loss": triple_loss(size, config, "1-n-softmax"),
             "training.batch_size": 32 if small else 128,
             "model.channels": 16 if small else 32,
@@ -161,7 +161,7 @@ class ConvE(FactorizedTripleModel):
             moments.add(mean, variance, value_count)
 
     def _moments_with_counts(self, count: int) -> Sequence[tuple[GroupMoments, int]]:
-        """The three batch norms, each with its number of values a channel for ``count`` queries."""
+        """The moments of the batch norms; how many values a channel has in ``count`` queries."""
         cells = count * 2 * self.height * self.columns
         return (
             (self.image_moments, cells),
@@ -191,8 +191,8 @@ class ConvE(FactorizedTripleModel):
 
         :meth:`_encode` computes the features again in the backward pass, by many small operations.
         A GPU would take longer to launch them than to compute, so this keeps the features (unless
-        ``recompute`` is set). The images are in the order [b, G], b queries of each of G groups, so
-        that batch norm sees one channel for each pair of a group and a channel.
+        ``recompute`` is set). Every group needs its own statistics, so groups become channels: the
+        images, ordered [b, G], are viewed as b images with G·C channels.
         """
         options, size = self.options, len(relation) // groups
         shape = (groups, size, self.height, self.columns)

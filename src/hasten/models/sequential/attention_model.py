@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from hasten.config import RunConfig
-from hasten.models.data_size import AVERAGED, DataSize, averaged_length, run_length
+from hasten.models.data_size import LENGTH_AND_AVERAGE, DataSize, run_length, with_weight_average
 from hasten.models.search_space import Choice, Range
 from hasten.models.sequential.attention_options import AttentionOptions, residuals_of
 from hasten.models.sequential.base import SequentialModel
@@ -32,7 +32,7 @@ class AttentionModel(SequentialModel):
     """
 
     defaults = {"lr": 2e-3, "schedule": "cosine", "betas": (0.9, 0.98), "clip_norm": 5.0}
-    defaults_from_data = (*AVERAGED, "model.max_length", "model.dropout", "model.loss")
+    defaults_from_data = (*LENGTH_AND_AVERAGE, "model.max_length", "model.dropout", "model.loss")
     supports = Supports(recompute=True, compile=True, shard_tables=True)
     search = {
         "training.lr": Range(5e-4, 5e-3, log=True),
@@ -54,7 +54,7 @@ class AttentionModel(SequentialModel):
         """
         short = size.mean_length < 30
         return {
-            **averaged_length(2, run_length(config, size.users, 4200, (20, 100))),
+            **with_weight_average(run_length(config, size.users, 4200, (20, 100)), most_epochs=2),
             "model.max_length": 50 if size.long_length <= 60 else 200,
             "model.dropout": 0.5 if short else 0.2,
             "model.loss": "ce" if size.items <= MANY_ITEMS else "sampled-softmax",
