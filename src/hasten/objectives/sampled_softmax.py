@@ -30,7 +30,7 @@ from hasten.objectives.sequence_batch import NextItemInputs
 from hasten.objectives.shared_negatives import Sample, Sampling, SharedNegatives, masked_pairs
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.table import EmbeddingTable
-from hasten.ops.table_rows import TableRows
+from hasten.ops.table_rows import TableRows, is_large_on_device, with_other_rows
 
 #: users whose targets are counted at a time
 _USERS = 1 << 16
@@ -99,13 +99,16 @@ class SampledSoftmaxPhase(NextItemPhase):
         if isinstance(model.items, EmbeddingTable):
             longest = np.sort(self.target_counts)[-batch_size:]
             most = int(longest.sum()) + len(longest) + negatives
-            self.table = TableRows(model.items.weight, self.read, most)
+            weight = model.items.weight
+            on_device = self.on_device if is_large_on_device([weight]) else None
+            self.table = TableRows(weight, self.read, most, on_device=on_device)
 
     def fix_shapes(self) -> None:
-        """Items that repeat another are padding, as in :mod:`.fixed_shapes`.
+        """What is padded besides :mod:`.fixed_shapes`.
 
-        Padding of the sample has the weight 0. It has at least one item, which the padding of the
-        masked pairs masks once more. Features of items vary in number with the items.
+        The items that are read get others, and those that are sampled repetitions of the last one
+        with the weight 0, at least one, which the padding of the masked pairs masks once more.
+        Features of items vary in number with the items.
         """
         if isinstance(self.model.items, EmbeddingTable):
             super().fix_shapes()
@@ -135,8 +138,9 @@ class SampledSoftmaxPhase(NextItemPhase):
         sample = self.shared.sample(*batch.key, self.last_items(ids))
         read = distinct(np.concatenate([self.last_items(ids, more=1), sample.items]))
         if (targets := self.capacity(ids)) is not None:
-            most = min(len(self.model.items), targets + len(ids) + self.sample_size)
-            read = np.pad(read, (0, most - len(read)), "edge")
+            count = len(self.model.items)
+            most = min(count, targets + len(ids) + self.sample_size)
+            read = with_other_rows(read, most, count)
         return torch.from_numpy(read), sample
 
     def drawn(self, batch: Batch) -> tuple[Tensor, Sample]:

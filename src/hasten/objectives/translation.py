@@ -8,19 +8,21 @@ uniformly, then one of their edges.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
+from hasten.arrays import distinct
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
 from hasten.objectives.permutations import LastValueCache, PermutationSampler
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, integers, key
-from hasten.ops.table_rows import TableRows
+from hasten.ops.table_rows import TableRows, is_large_on_device, with_other_rows
 
 #: random numbers independent of those of the pairwise phase
 _STREAM = 1
@@ -123,7 +125,11 @@ class TranslationPhase(ExampleBatches):
         self.tail = torch.from_numpy(graph.tail.astype(np.int32))
         self.heads, first = (torch.from_numpy(a) for a in np.unique(graph.head, return_index=True))
         self.offsets = torch.cat([first, torch.tensor([len(graph)])])
-        self.table = TableRows(self._parameters[0], self.read, 3 * min(batch_size, self.count))
+        nodes, most = self._parameters[0], 3 * min(batch_size, self.count)
+        #: whether a step on a GPU gathers the rows that it reads
+        self.gathers = is_large_on_device([nodes])
+        on_device = self.on_device if self.gathers else None
+        self.table = TableRows(nodes, self.read, most, on_device=on_device)
         self._sampler = PermutationSampler(len(self.heads), _STREAM)
         self._whole: LastValueCache[tuple[TranslationBatch, Tensor, Tensor]] = LastValueCache()
 
@@ -136,7 +142,13 @@ class TranslationPhase(ExampleBatches):
 
         def sample() -> tuple[TranslationBatch, Tensor, Tensor]:
             whole = self.sample(batch, batch.ids)
-            return whole, *torch.unique(whole.nodes, return_inverse=True)
+            if not self.gathers:
+                return whole, *torch.unique(whole.nodes, return_inverse=True)
+            nodes, count = distinct(whole.nodes.numpy()), len(self._parameters[0])
+            if self.varying is None:
+                nodes = with_other_rows(nodes, min(len(whole.nodes), count), count)
+            rows = torch.from_numpy(nodes)
+            return whole, rows, torch.searchsorted(rows, whole.nodes)
 
         return self._whole.get(batch.key, sample)
 
@@ -168,18 +180,28 @@ class TranslationPhase(ExampleBatches):
     def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
         self.sample = wrap(self.sample)  # type: ignore[method-assign]
 
+    def encode_inputs(self, batch: Batch) -> Any:
+        return self.read(batch) if self.gathers else ()
+
     def term_inputs(self, batch: Batch, ids: Tensor) -> TranslationBatch:
-        found = self.sample(batch, ids)
-        return found if self.device.type == "cpu" else found.tiled()
+        if self.gathers:
+            edges, index = self._part(batch, ids)
+            return replace(edges, nodes=index).tiled()
+        edges = self.sample(batch, ids)
+        return edges if self.device.type == "cpu" else edges.tiled()
 
     def fix_shapes(self) -> None:
-        """Tiles have the same shapes in all batches."""
+        """Tiles have the same shapes in all batches; other rows are gathered besides."""
         self.varying = None
+
+    def encode(self, batch: Batch) -> Encoded:
+        return (F.embedding(self.on_device(batch), self._parameters[0]),) if self.gathers else ()
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         table: Tensor = self._parameters[0]
         if encoded:  # the rows that the batch reads, instead of the table
             (table,) = encoded
+        if encoded and not self.gathers:
             edges, index = self._part(batch, ids)
         else:
             edges = self.on_device(batch, ids)

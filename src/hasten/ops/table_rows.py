@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
+from hasten.arrays import Int64
 from hasten.ops.sharded_table import JoinedRows, Shard
+
+#: least elements of a table on a GPU of which steps update only the rows that they read. An
+#: estimate: dense Adam of as many moves 1.2 GB, row-wise Adam has some 60 launches more
+MANY_ELEMENTS = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -20,7 +26,8 @@ class TableRows:
     rows of the table that ``weight`` holds, if it is sharded over processes. others: further tables
     of width D, with rows numbered after those of ``weight``; a phase with such tables has no other
     parameters. whole: the loss reads all rows too, so all have gradients. beside: vectors [N] that
-    are sharded like the rows, such as biases.
+    are sharded like the rows, such as biases. on_device: for a table on a GPU, what ``read``
+    returns, as a tensor of the GPU and in few different numbers; None: all rows are updated.
     """
 
     weight: nn.Parameter
@@ -30,6 +37,7 @@ class TableRows:
     others: tuple[nn.Parameter, ...] = ()
     whole: bool = False
     beside: tuple[nn.Parameter, ...] = ()
+    on_device: Callable[[Any], Tensor] | None = None
 
     @property
     def weights(self) -> tuple[nn.Parameter, ...]:
@@ -39,3 +47,21 @@ class TableRows:
     def __len__(self) -> int:
         """The number of rows of all tables."""
         return sum(map(len, self.weights))
+
+
+def is_large_on_device(weights: Sequence[Tensor]) -> bool:
+    """Whether tables on a CUDA device are so large that a step should not update all rows."""
+    elements = sum(weight.numel() for weight in weights)
+    return weights[0].device.type == "cuda" and elements >= MANY_ELEMENTS
+
+
+def with_other_rows(rows: Int64, most: int, count: int) -> Int64:
+    """[most] these rows of 0..count-1 and the first others, ascending, to have a fixed number.
+
+    rows: distinct, ascending, at most ``most``. A row without a gradient may be updated too.
+    """
+    more = most - len(rows)
+    assert 0 <= more <= count - len(rows), "there are not as many rows"
+    candidates = np.arange(min(count, most), dtype=np.int64)
+    others = np.setdiff1d(candidates, rows, assume_unique=True)[:more]
+    return np.sort(np.concatenate([rows, others]))

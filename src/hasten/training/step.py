@@ -95,7 +95,11 @@ class OptimizerStep:
         all processes. In a run of one process, the dict is empty if memory ran out.
         """
         self.optimizer.set_rate(lr)
-        return (self.capture or self.eager)(batch, control_flags)
+        losses = (self.capture or self.eager)(batch, control_flags)
+        # after the phase's last step of the epoch, apply what RowAdam deferred: no part of a graph
+        if losses and batch.index == self.phase.steps() - 1:
+            self.optimizer.flush()
+        return losses
 
     def eager(self, batch: Batch, control_flags: Sequence[float] = ()) -> dict[str, Tensor]:
         """Take the step with the learning rate that is set."""
@@ -116,9 +120,6 @@ class OptimizerStep:
         found_inf, steps = torch.where(finite, self.taken, self.skipped).unbind()
         self.clip(norm)
         self.try_update(found_inf)
-        # after the phase's last step of the epoch, apply what RowAdam deferred
-        if batch.index == self.phase.steps() - 1:
-            self.optimizer.flush()
         self.phase.end_step(finite)
         self.nonfinite_steps += found_inf
         count = self.consecutive_nonfinite_steps

@@ -67,7 +67,7 @@ class PhaseAdam(torch.optim.Adam):
         return gradient_norm(self.parameters, kind)
 
     def set_rate(self, rate: float) -> None:
-        """The learning rate of the next steps."""
+        """The learning rate of the next step; called before every step."""
         (group,) = self.param_groups
         if not isinstance(group["lr"], Tensor):
             group["lr"] = rate

@@ -8,6 +8,7 @@ from hasten.ops.sharded_table import JoinedRows
 from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.optimizers.joined_row_adam import JoinedRowAdam
 from hasten.training.optimizers.row_adam import RowAdam
+from hasten.training.optimizers.row_adam_on_device import JoinedRowAdamOnDevice, RowAdamOnDevice
 from hasten.training.optimizers.sharded_adam import ShardedAdam
 from hasten.training.optimizers.sharded_row_adam import ShardedJoinedRowAdam, ShardedRowAdam
 from hasten.training.optimizers.skipping_adam import SkippingAdam, respects_found_inf
@@ -26,9 +27,14 @@ def make_optimizer(phase: Phase, options: TrainingOptions, *, scaled: bool) -> P
             return ShardedJoinedRowAdam(*given, phase.table.shard)
         kind = ShardedAdam if phase.table.whole else ShardedRowAdam
         return kind(*given, phase.table.shard)
-    if phase.table is not None and not scaled and RowAdam.suits(phase.table, options):
-        rows = JoinedRowAdam if phase.table.others else RowAdam
-        return rows(parameters, options, phase.table)
     device = parameters[0].device
+    if phase.table is not None and not scaled and device.type in ("cpu", "cuda"):
+        one, several = (
+            (RowAdam, JoinedRowAdam)
+            if device.type == "cpu"
+            else (RowAdamOnDevice, JoinedRowAdamOnDevice)
+        )
+        if one.suits(phase.table, options):
+            return (several if phase.table.others else one)(parameters, options, phase.table)
     dense = PhaseAdam if device.type != "mps" or respects_found_inf(device) else SkippingAdam
     return dense(parameters, options)

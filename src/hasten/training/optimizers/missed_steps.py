@@ -44,9 +44,16 @@ Array = npt.NDArray[np.float64]
 class MissedSteps:
     """The numbers M_j of all steps since a first one, at which every row was up to date."""
 
-    def __init__(self, betas: tuple[float, float], eps: float, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        betas: tuple[float, float],
+        eps: float,
+        dtype: torch.dtype,
+        terms: int | None = None,
+    ) -> None:
+        """terms: the most numbers M_j of a step; None: as many as steps on a CPU may need."""
         self.betas, self.eps, self.dtype = betas, eps, dtype
-        self.terms = _TERMS[dtype] * (2 if betas[1] < _FAST else 1)
+        self.terms = terms or _TERMS[dtype] * (2 if betas[1] < _FAST else 1)
         falls = betas[0] / math.sqrt(betas[1])
         assert falls < 1, "Adam's first moment must fall faster than the root of the second"
         bits = _BITS[dtype] * math.log(2)

@@ -24,6 +24,8 @@ from hasten.training.optimizers.missed_steps import MissedSteps
 FEWEST = 4
 #: rows updated at a time by a flush
 _ROWS = 1 << 13
+#: a field that only the optimizer of a GPU has
+STEPS_ON_DEVICE = f"{PENDING}steps"
 #: the fields of :meth:`RowAdam.tensors` with a row for each of the table
 ROW_FIELDS = (
     *("exp_avg", "exp_avg_sq"),
@@ -43,20 +45,24 @@ class RowAdam(PhaseAdam):
     ) -> None:
         super().__init__(parameters, options)
         self.table, self.weight = table, table.weight
+        self._number = next(n for n, p in enumerate(parameters) if p is self.weight)
+        self._allocate(options)
+        self._ids = self.after[:0]
+        self.register_step_post_hook(type(self)._write_back)
+
+    def _allocate(self, options: TrainingOptions) -> None:
+        """The moments of all rows, and what is known of the steps that they missed."""
         self.first = torch.zeros_like(self.weight, requires_grad=False)
         self.second = torch.zeros_like(self.first)
         #: the step up to which each row is updated
         self.after = torch.zeros(len(self.weight), dtype=torch.int64)
         self.missed = MissedSteps(options.betas, options.eps, self.weight.dtype)
-        self._number = next(n for n, p in enumerate(parameters) if p is self.weight)
-        self._ids = self.after[:0]
-        self.register_step_post_hook(RowAdam._write_back)
 
     @staticmethod
     def suits(table: TableRows, options: TrainingOptions) -> bool:
-        """Whether the result is that of dense Adam and costs less: on a CPU, few rows a step."""
+        """Whether the result is that of dense Adam and costs less: few rows a step."""
         few = FEWEST * min(table.at_most, len(table)) <= len(table)
-        return table.weight.device.type == "cpu" and RowAdam.is_exact(options) and few
+        return RowAdam.is_exact(options) and few
 
     @staticmethod
     def is_exact(options: TrainingOptions) -> bool:
@@ -153,14 +159,21 @@ class RowAdam(PhaseAdam):
         if state is None:
             return
         last = int(state["step"])
-        pending = f"{PENDING}weight" in state
+        pending = f"{PENDING}weight" in state and self._reads(state)
         prefix = PENDING if pending else ""
         self.first.copy_(state[f"{prefix}exp_avg"])
         self.second.copy_(state[f"{prefix}exp_avg_sq"])
         if pending:
             self.weight.copy_(state[f"{PENDING}weight"])
             self.after.copy_(state[f"{PENDING}after"])
-            self.missed.load(last, state[f"{PENDING}sums"])
+            self._load_missed(last, state)
         else:
             self.after.fill_(last)
             self.missed.begin(last)
+
+    def _reads(self, state: Mapping[str, Tensor]) -> bool:
+        """Whether deferred updates are those of a CPU; else the weights go on with all updates."""
+        return STEPS_ON_DEVICE not in state
+
+    def _load_missed(self, last: int, state: Mapping[str, Tensor]) -> None:
+        self.missed.load(last, state[f"{PENDING}sums"])
