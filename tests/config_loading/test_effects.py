@@ -384,7 +384,7 @@ REFUSED: dict[str, set[str]] = {
     "bprmf": NOT_RECOMPUTED
     | NOT_COMPILED
     | {"training.precision", "training.emulate_fp16", "training.matmul"},
-    "lightgcn": NOT_RECOMPUTED | NOT_COMPILED | NOT_SHARDED,
+    "lightgcn": NOT_RECOMPUTED | NOT_COMPILED,
     "mmgcn": NOT_SHARDED,
     "dragon": NOT_COMPILED | NOT_SHARDED,
     "bm3": NOT_RECOMPUTED | NOT_COMPILED | NOT_SHARDED,

@@ -19,6 +19,9 @@ from hasten.config import DistributedOptions
 from hasten.config_loading.build import build_config
 from hasten.distributed.processes import Processes
 from hasten.distributed.row_shard import RowShard
+from hasten.ops.graph import graph_part
+from hasten.ops.graph.graph_part import GraphPart
+from hasten.ops.graph.propagated_rows import RequestedNodes, propagated_rows
 from hasten.ops.losses import catalogue_loss
 from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
 from hasten.ops.losses.table_losses import table_cross_entropy, table_one_to_many
@@ -61,6 +64,11 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "conve-1-n": ("conve", {"model.loss": "1-n"}),
     "bprmf": ("bprmf", {}),
+    "lightgcn": ("lightgcn", {"training.clip_norm": 0.05}),
+    "lightgcn-one-layer": (
+        "lightgcn",
+        {"model.layers": 1, "training.accumulate": 3, "training.weight_decay": 0.01},
+    ),
     "distmult": ("distmult", {"model.loss": "sampled", "model.negatives": 8}),
     "conve": ("conve", {"model.loss": "sampled", "model.negatives": 8}),
     "sampled-candidates": (
@@ -207,6 +215,54 @@ def table_losses(processes: Processes) -> dict[str, float]:
     return errors
 
 
+def graph_products(processes: Processes) -> dict[str, float]:
+    """How far products with a graph and a table in parts are from dense ones, with gradients."""
+    torch.manual_seed(3)
+    count, width, layers = 101, 5, 3
+    shard = RowShard(processes, count)
+    dense = torch.rand(count, count).double() * (torch.rand(count, count) < 0.1)
+    dense[:, 7] = dense[40] = 0  # a node that no other reads, and one that reads none
+    row, column = (each.numpy() for each in dense.nonzero().unbind(1))
+    part = GraphPart.of_edges(shard, row, column, dense[row, column])
+    x, weight = torch.randn(count, width).double(), torch.randn(2, 30, width).double()
+    rows = torch.randperm(count)[:30].sort().values
+    own = slice(shard.first, shard.stop)
+    errors: dict[str, float] = {}
+
+    def compare(name: str, found: Tensor, expected: Tensor) -> None:
+        errors[name] = float((found - expected).detach().abs().max())
+
+    def compare_all(name: str, part: GraphPart, dense: Tensor) -> None:
+        compare(f"product, {name}", part.multiply(x[own]), (dense @ x)[own])
+        compare(f"transposed, {name}", part.multiply_transposed(x[own]), (dense.T @ x)[own])
+        whole = x.clone().requires_grad_()
+        powers = [whole]
+        for _ in range(layers):
+            powers.append(dense @ powers[-1])
+        expected = whole[rows], sum(powers[1:])[rows]
+        sum((w * e).sum() for w, e in zip(weight, expected, strict=True)).backward()
+        held = x[own].clone().requires_grad_()
+        nodes = RequestedNodes.of(part, rows)
+        found = propagated_rows(part, held, nodes, layers)
+        # each process has a share of the gradient
+        share = [w.clone() for w in weight]
+        for each in share:
+            each[torch.arange(len(rows)) % processes.world != processes.rank] = 0
+        sum((w * f).sum() for w, f in zip(share, found, strict=True)).backward()
+        compare(f"rows, {name}", found[0], expected[0])
+        compare(f"sums, {name}", found[1], expected[1])
+        compare(f"gradient, {name}", held.grad, whole.grad[own])
+
+    for size in (1, 1 << 25):  # columns one by one, unless the rows of a process are larger
+        with patch.object(graph_part, "BUFFER_BYTES", size):
+            compare_all(str(size), part, dense)
+    other = dense * torch.rand(count, count).double()
+    edges = part.edges
+    weighed = part.weigh(other[row, column][edges.first : edges.stop].contiguous())
+    compare_all("weighed", weighed, other)
+    return errors
+
+
 def _moments(step: OptimizerStep) -> list[int]:
     """The shape of the first moment of the table."""
     if isinstance(step.optimizer, RowAdam):
@@ -242,6 +298,7 @@ def main() -> None:
     with Processes.join("cpu", DistributedOptions(timeout=60, heartbeat=20)) as processes:
         found = {name: train(name, processes) for name in MODELS}
         found["table losses"] = table_losses(processes)
+        found["graph products"] = graph_products(processes)
     (OUT / f"{processes.rank}.json").write_text(json.dumps(found))
 
 

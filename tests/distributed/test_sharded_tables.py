@@ -129,6 +129,12 @@ def test_losses_over_sharded_tables_are_those_over_whole_tables(several):
         assert max(each["table losses"].values()) < 1e-9
 
 
+def test_products_with_a_graph_in_parts_are_those_with_the_whole_graph(several):
+    for each in several:
+        assert len(each["graph products"]) == 15
+        assert max(each["graph products"].values()) < 1e-12
+
+
 def test_losses_over_whole_tables_are_the_plain_ones():
     assert max(worker.table_losses(Processes(CPU)).values()) < 1e-9
 
@@ -143,6 +149,7 @@ RUNS = {
     "sasrec bce": [*_SASREC, "model.loss=bce"],
     "sasrec ce": [*_SASREC, "model.loss=ce"],
     "bprmf": ["training.batch_size=64"],
+    "lightgcn": ["training.batch_size=64"],
 }
 
 
@@ -176,6 +183,9 @@ def whole(events, tmp_path_factory):
 
 _SLOW = [("sasrec bce", 2, 1), ("sasrec bce", 2, 3), ("sasrec bce", 3, 2)]
 _SLOW += [("sasrec ce", 2, 1), ("sasrec ce", 3, 2), ("bprmf", 1, 2), ("bprmf", 3, 2)]
+_SLOW += [("lightgcn", 1, 2), ("lightgcn", 2, 3), ("lightgcn", 3, 1)]
+#: the tables of a model, if they are not those of items
+_TABLES = {"bprmf": ["users.weight", "items.weight"], "lightgcn": ["nodes.weight"]}
 
 
 @pytest.mark.parametrize(
@@ -198,7 +208,7 @@ def test_a_run_resumes_on_another_number_of_processes(
                     torch.testing.assert_close(ours[key], values, rtol=1e-3, atol=2e-5)
     found = [json.loads((each / "metrics.json").read_text()) for each in (whole, part)]
     assert found[0]["test"] == pytest.approx(found[1]["test"], abs=1e-6)
-    tables = ["users.weight", "items.weight"] if model == "bprmf" else ["items.weight"]
+    tables = _TABLES.get(model, ["items.weight"])
     assert found[1]["effective"]["sharded_tables"] == (tables if second > 1 else None)
     for each in (whole, part):
         run("recommend", each, "--users", "all", "--topk", "5", "--out", each / "lists.csv")
@@ -270,7 +280,7 @@ def test_one_process_holds_all_rows():
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("name", ["sasrec-ce", "conve-1-n", "bprmf"])
+@pytest.mark.parametrize("name", ["sasrec-ce", "conve-1-n", "bprmf", "lightgcn"])
 def test_a_process_makes_only_its_rows_of_the_initial_tables(name, rank):
     _, _, whole, _ = worker.built(name)
     several = processes()

@@ -20,7 +20,8 @@ class TableRows:
     rows of the table that ``weight`` holds, if it is sharded over processes. others: further tables
     of width D, with rows numbered after those of ``weight``; a phase with such tables has no other
     parameters. whole: the loss reads all rows too, so all have gradients. beside: vectors [N] that
-    are sharded like the rows, such as biases.
+    are sharded like the rows, such as biases. candidates: the number of candidates, of a table that
+    a graph encoder reads whole and computes their vectors from; None: they are rows of the table.
     """
 
     weight: nn.Parameter
@@ -30,6 +31,7 @@ class TableRows:
     others: tuple[nn.Parameter, ...] = ()
     whole: bool = False
     beside: tuple[nn.Parameter, ...] = ()
+    candidates: int | None = None
 
     @property
     def weights(self) -> tuple[nn.Parameter, ...]:
