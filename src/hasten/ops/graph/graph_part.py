@@ -82,7 +82,7 @@ class GraphPart:
         """With other values [E'] of the entries of these rows. A collective."""
         assert self.edges is not None
         assert self.order_t is not None
-        of_transpose = torch.empty_like(self.transposed.values)
+        of_transpose = values.new_empty(len(self.order_t))
         for start, some in self.edges.parts(values):
             inside = (self.order_t >= start) & (self.order_t < start + len(some))
             of_transpose[inside] = some.index_select(0, self.order_t[inside] - start)
