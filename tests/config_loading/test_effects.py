@@ -380,11 +380,11 @@ NOT_SHARDED = {"training.shard_tables"}
 REFUSED: dict[str, set[str]] = {
     "sasrec": set(),
     "tisasrec": set(),
-    "kgat": NOT_COMPILED | NOT_SHARDED,
+    "kgat": NOT_COMPILED,
     "bprmf": NOT_RECOMPUTED
     | NOT_COMPILED
     | {"training.precision", "training.emulate_fp16", "training.matmul"},
-    "lightgcn": NOT_RECOMPUTED | NOT_COMPILED | NOT_SHARDED,
+    "lightgcn": NOT_RECOMPUTED | NOT_COMPILED,
     "mmgcn": NOT_SHARDED,
     "dragon": NOT_COMPILED | NOT_SHARDED,
     "bm3": NOT_RECOMPUTED | NOT_COMPILED | NOT_SHARDED,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from itertools import count, islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,6 +21,11 @@ from hasten.config import DistributedOptions
 from hasten.config_loading.build import build_config
 from hasten.distributed.processes import Processes
 from hasten.distributed.row_shard import RowShard
+from hasten.models.collaborative.kgat import KGAT
+from hasten.objectives.base import Batch
+from hasten.ops.graph import graph_part
+from hasten.ops.graph.graph_part import GraphPart
+from hasten.ops.graph.propagated_rows import RequestedNodes, propagated_rows
 from hasten.ops.losses import catalogue_loss
 from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
 from hasten.ops.losses.table_losses import table_cross_entropy, table_one_to_many
@@ -61,6 +68,14 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "conve-1-n": ("conve", {"model.loss": "1-n"}),
     "bprmf": ("bprmf", {}),
+    "lightgcn": ("lightgcn", {"training.clip_norm": 0.05}),
+    "lightgcn-one-layer": (
+        "lightgcn",
+        {"model.layers": 1, "training.accumulate": 3, "training.weight_decay": 0.01},
+    ),
+    "kgat": ("kgat", {"training.clip_norm": 0.05}),
+    "kgat-gcn": ("kgat-gcn", {"training.accumulate": 3, "training.recompute": True}),
+    "kgat-graphsage": ("kgat-graphsage", {}),
     "distmult": ("distmult", {"model.loss": "sampled", "model.negatives": 8}),
     "conve": ("conve", {"model.loss": "sampled", "model.negatives": 8}),
     "sampled-candidates": (
@@ -110,22 +125,21 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
             OptimizerStep(phase, n, config.training, Precision("fp32", CPU), shard, CPU, processes)
             for n, phase in enumerate(phases)
         ]
-    losses, read = [], 0
-    (step,) = steps
-    queries = 0
+    losses, read, queries = [], 0, 0
     with ExitStack() as counters:
         for name in ("broadcast_", "sum_", "max_", "sum_at_"):
             counters.enter_context(counting(name))
-        while len(losses) < STEPS:
-            epoch = len(losses) // step.phase.steps()
-            index = len(losses) % step.phase.steps()
+        for step, epoch, index in islice(_positions(steps), STEPS):
             if index == 0:
                 step.phase.start_epoch(0, epoch)
             batch = step.phase.plan(0, epoch, index)
-            read += len((step.phase.table or step.phase.divisible).read(batch))
+            read += _numbers_read(model, step, batch)
             queries += step.phase.examples(batch)
             losses.append({k: float(v) for k, v in step(batch, 1e-2).items()})
-    step.optimizer.flush()
+            if index == step.phase.steps() - 1:
+                step.phase.end_epoch(0, epoch)
+    for step in steps:
+        step.optimizer.flush()
     model.eval()
     task = ranking_tasks(data, config)[0]
     found = evaluate_task(model.float(), task, config, processes, shard=tables.shard)
@@ -138,28 +152,45 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
         "read": read,
         "queries": queries,
         "held": {name: list(p.shape) for name, p in model.named_parameters()},
-        "moments": _moments(step),
+        "moments": [_moments(step) for step in steps],
         "sharded": tables.names,
-    } | _written(model, step, tables, processes)
+    } | _written(model, steps, tables, processes)
+
+
+def _positions(steps: Sequence[OptimizerStep]) -> Iterator[tuple[OptimizerStep, int, int]]:
+    """The phase, epoch and index of each step of a run."""
+    for epoch in count():
+        for step in steps:
+            for index in range(step.phase.steps()):
+                yield step, epoch, index
+
+
+def _numbers_read(model: nn.Module, step: OptimizerStep, batch: Batch) -> int:
+    """The numbers of the rows that a step reads, with those of inner layers of a graph."""
+    table = step.phase.table or step.phase.divisible
+    width, inner = table.weight.shape[1], ()
+    if table.candidates is not None and isinstance(model, KGAT):
+        inner = model.options.layers[:-1]
+    return len(table.read(batch)) * sum((width, *inner))
 
 
 def table_losses(processes: Processes) -> dict[str, float]:
     """How far the losses over sharded tables are from those over whole ones, with gradients."""
     torch.manual_seed(3)
-    count, width, world = 101, 8, processes.world
-    table, bias = torch.randn(count, width).double(), torch.randn(count).double()
+    rows, width, world = 101, 8, processes.world
+    table, bias = torch.randn(rows, width).double(), torch.randn(rows).double()
     x = torch.randn(90 * world, width).double()
     query = torch.randint(0, len(x), (4 * len(x),))
-    pairs = torch.unique(torch.stack([query, torch.randint(0, count, query.shape)], 1), dim=0)
-    targets = torch.randint(0, count, (len(x),))
+    pairs = torch.unique(torch.stack([query, torch.randint(0, rows, query.shape)], 1), dim=0)
+    targets = torch.randint(0, rows, (len(x),))
     # rank 0 has no queries if there are others
     shares = [0, *(len(x) * rank // (world - 1) for rank in range(1, world))]
     bounds = [0, *shares] if world > 1 else [0, len(x)]
     start, stop = bounds[processes.rank], bounds[processes.rank + 1]
     own = pairs[(pairs[:, 0] >= start) & (pairs[:, 0] < stop)] - torch.tensor([start, 0])
     several = CatalogueTargets.build(own[:, 1], own[:, 0].contiguous(), stop - start)
-    embeddings = EmbeddingTable(count, width).double()
-    shard = RowShard(processes, count)
+    embeddings = EmbeddingTable(rows, width).double()
+    shard = RowShard(processes, rows)
 
     def compared(loss: Any, whole: Any) -> float:
         """The largest difference of a loss and its gradients."""
@@ -188,9 +219,9 @@ def table_losses(processes: Processes) -> dict[str, float]:
         return -torch.log_softmax(logits, 1)[chosen[:, 0], chosen[:, 1]].sum()
 
     def binary(x: Tensor, table: Tensor, bias: Tensor) -> Tensor:
-        scores, labels = x @ table.T + bias, torch.zeros(len(x), count).double()
+        scores, labels = x @ table.T + bias, torch.zeros(len(x), rows).double()
         labels[pairs[:, 0], pairs[:, 1]] = 0.9
-        return F.binary_cross_entropy_with_logits(scores, labels + 0.1 / count, reduction="sum")
+        return F.binary_cross_entropy_with_logits(scores, labels + 0.1 / rows, reduction="sum")
 
     labels, errors = LabelPairs.build(own[:, 0], own[:, 1]), {}
     for name, size in CHUNKS.items():
@@ -207,6 +238,54 @@ def table_losses(processes: Processes) -> dict[str, float]:
     return errors
 
 
+def graph_products(processes: Processes) -> dict[str, float]:
+    """How far products with a graph and a table in parts are from dense ones, with gradients."""
+    torch.manual_seed(3)
+    total, width, layers = 101, 5, 3
+    shard = RowShard(processes, total)
+    dense = torch.rand(total, total).double() * (torch.rand(total, total) < 0.1)
+    dense[:, 7] = dense[40] = 0  # a node that no other reads, and one that reads none
+    row, column = (each.numpy() for each in dense.nonzero().unbind(1))
+    part = GraphPart.of_edges(shard, row, column, dense[row, column])
+    x, weight = torch.randn(total, width).double(), torch.randn(2, 30, width).double()
+    rows = torch.randperm(total)[:30].sort().values
+    own = slice(shard.first, shard.stop)
+    errors: dict[str, float] = {}
+
+    def compare(name: str, found: Tensor, expected: Tensor) -> None:
+        errors[name] = float((found - expected).detach().abs().max())
+
+    def compare_all(name: str, part: GraphPart, dense: Tensor) -> None:
+        compare(f"product, {name}", part.multiply(x[own]), (dense @ x)[own])
+        compare(f"transposed, {name}", part.multiply_transposed(x[own]), (dense.T @ x)[own])
+        whole = x.clone().requires_grad_()
+        powers = [whole]
+        for _ in range(layers):
+            powers.append(dense @ powers[-1])
+        expected = whole[rows], sum(powers[1:])[rows]
+        sum((w * e).sum() for w, e in zip(weight, expected, strict=True)).backward()
+        held = x[own].clone().requires_grad_()
+        nodes = RequestedNodes.of(part, rows)
+        found = propagated_rows(part, held, nodes, layers)
+        # each process has a share of the gradient
+        share = [w.clone() for w in weight]
+        for each in share:
+            each[torch.arange(len(rows)) % processes.world != processes.rank] = 0
+        sum((w * f).sum() for w, f in zip(share, found, strict=True)).backward()
+        compare(f"rows, {name}", found[0], expected[0])
+        compare(f"sums, {name}", found[1], expected[1])
+        compare(f"gradient, {name}", held.grad, whole.grad[own])
+
+    for size in (1, 1 << 25):  # columns one by one, unless the rows of a process are larger
+        with patch.object(graph_part, "BUFFER_BYTES", size):
+            compare_all(str(size), part, dense)
+    other = dense * torch.rand(total, total).double()
+    edges = part.edges
+    weighed = part.weigh(other[row, column][edges.first : edges.stop].contiguous())
+    compare_all("weighed", weighed, other)
+    return errors
+
+
 def _moments(step: OptimizerStep) -> list[int]:
     """The shape of the first moment of the table."""
     if isinstance(step.optimizer, RowAdam):
@@ -216,11 +295,17 @@ def _moments(step: OptimizerStep) -> list[int]:
 
 
 def _written(
-    model: nn.Module, step: OptimizerStep, tables: ShardedTables, processes: Processes
+    model: nn.Module, steps: Sequence[OptimizerStep], tables: ShardedTables, processes: Processes
 ) -> dict[str, Any]:
-    """The weights and optimizer state as a checkpoint holds them, on rank 0."""
-    optimizer = {f"{step.phase.name}.{k}": v for k, v in step.optimizer.tensors()[0].items()}
-    groups = tables.whole({"weights": model.state_dict(), "optimisers": optimizer})
+    """The weights and states of optimizers and phases as a checkpoint holds them, on rank 0."""
+    optimizers, phases = {}, {}
+    for step in steps:
+        of_optimizer, of_phase = step.optimizer.tensors()[0], step.phase.state()
+        optimizers |= {f"{step.phase.name}.{k}": v for k, v in of_optimizer.items()}
+        phases |= {f"{step.phase.name}.{k}": v for k, v in of_phase.items()}
+    groups = tables.whole(
+        {"weights": model.state_dict(), "optimisers": optimizers, "phases": phases}
+    )
     if not processes.is_rank0:
         for named in groups.values():
             TensorFile(named).send()
@@ -242,6 +327,7 @@ def main() -> None:
     with Processes.join("cpu", DistributedOptions(timeout=60, heartbeat=20)) as processes:
         found = {name: train(name, processes) for name in MODELS}
         found["table losses"] = table_losses(processes)
+        found["graph products"] = graph_products(processes)
     (OUT / f"{processes.rank}.json").write_text(json.dumps(found))
 
 

@@ -23,6 +23,7 @@ from hasten.errors import ConfigurationError
 from hasten.ops.sharded_table import sharded_weights
 from hasten.ops.table_rows import TableRows
 from hasten.training.sharding import tables as sharding
+from tests.contract import cases
 from tests.contract.cases import sequences
 from tests.distributed import sharded_worker as worker
 from tests.distributed.sharded_worker import CPU, MODELS
@@ -48,7 +49,7 @@ def test_sharded_tables_train_as_one_process_does(name, several, alone):
         for ours, theirs in zip(each[name]["losses"], expected["losses"], strict=True):
             assert ours == pytest.approx(theirs, rel=1e-5)
     found = several[0][name]
-    for group in ("weights", "optimisers"):
+    for group in ("weights", "optimisers", "phases"):
         assert found[group].keys() == expected[group].keys()
         for key, values in expected[group].items():
             torch.testing.assert_close(
@@ -76,7 +77,8 @@ def test_each_process_holds_its_rows_of_weights_and_moments(name, several, alone
         if widths:  # no vector beside the table
             (width,) = widths
             held = [a + b for a, b in zip(held, rows, strict=True)]
-    assert [each[name]["moments"] for each in several] == [[rows, width] for rows in held]
+    for rows, each in zip(held, several, strict=True):
+        assert each[name]["moments"] == [[rows, width]] * len(each[name]["moments"])
     others = alone[name]["held"].keys() - set(tables)
     assert all(each[name]["held"][key] == alone[name]["held"][key] for each in several
                for key in others)  # fmt: skip
@@ -92,8 +94,7 @@ def sharded(found: dict[str, Any]) -> tuple[str, list[str]]:
 def test_a_step_sends_the_rows_that_it_reads(name, several):
     """Each once, by the process that holds it."""
     sent = sum(each[name]["sent"]["the rows of a step"] for each in several)
-    table, _ = sharded(several[0][name])
-    assert sent == several[0][name]["read"] * several[0][name]["held"][table][1]
+    assert sent == several[0][name]["read"]
 
 
 #: those whose loss is over all candidates
@@ -117,7 +118,7 @@ def test_a_loss_over_all_rows_sends_queries_and_no_rows_of_the_table(name, sever
     others = [math.prod(shape) for key, shape in alone[name]["held"].items()
               if key not in several[0][name]["sharded"]]  # fmt: skip
     steps = len(alone[name]["losses"])
-    summed = alone[name]["read"] * width + steps * (sum(others) + 100)  # losses, moments, flags
+    summed = alone[name]["read"] + steps * (sum(others) + 100)  # losses, moments, flags
     assert max(each["the sum of gradients"] for each in sent) <= summed
     merged = [each.get("the sums of a step", 0) for each in sent]
     assert merged == [0 if name == "conve-1-n" else queries] * world
@@ -127,6 +128,12 @@ def test_losses_over_sharded_tables_are_those_over_whole_tables(several):
     for each in several:
         assert len(each["table losses"]) == 7
         assert max(each["table losses"].values()) < 1e-9
+
+
+def test_products_with_a_graph_in_parts_are_those_with_the_whole_graph(several):
+    for each in several:
+        assert len(each["graph products"]) == 15
+        assert max(each["graph products"].values()) < 1e-12
 
 
 def test_losses_over_whole_tables_are_the_plain_ones():
@@ -143,6 +150,11 @@ RUNS = {
     "sasrec bce": [*_SASREC, "model.loss=bce"],
     "sasrec ce": [*_SASREC, "model.loss=ce"],
     "bprmf": ["training.batch_size=64"],
+    "lightgcn": ["training.batch_size=64"],
+    "kgat": [
+        *("training.batch_size=64", "model.dropout=0", "model.layers=12,8", "data.split=ratio"),
+        *("model.relation_width=8", f"data.kg={cases.__file__.replace('cases.py', 'facts.tsv')}"),
+    ],
 }
 
 
@@ -176,6 +188,10 @@ def whole(events, tmp_path_factory):
 
 _SLOW = [("sasrec bce", 2, 1), ("sasrec bce", 2, 3), ("sasrec bce", 3, 2)]
 _SLOW += [("sasrec ce", 2, 1), ("sasrec ce", 3, 2), ("bprmf", 1, 2), ("bprmf", 3, 2)]
+_SLOW += [(name, *each) for name in ("lightgcn", "kgat") for each in ((1, 2), (2, 3), (3, 1))]
+#: the tables of a model, if they are not those of items
+_TABLES = {"bprmf": ["users.weight", "items.weight"], "lightgcn": ["nodes.weight"],
+           "kgat": ["nodes.weight"]}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -198,7 +214,7 @@ def test_a_run_resumes_on_another_number_of_processes(
                     torch.testing.assert_close(ours[key], values, rtol=1e-3, atol=2e-5)
     found = [json.loads((each / "metrics.json").read_text()) for each in (whole, part)]
     assert found[0]["test"] == pytest.approx(found[1]["test"], abs=1e-6)
-    tables = ["users.weight", "items.weight"] if model == "bprmf" else ["items.weight"]
+    tables = _TABLES.get(model, ["items.weight"])
     assert found[1]["effective"]["sharded_tables"] == (tables if second > 1 else None)
     for each in (whole, part):
         run("recommend", each, "--users", "all", "--topk", "5", "--out", each / "lists.csv")
@@ -270,7 +286,7 @@ def test_one_process_holds_all_rows():
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("name", ["sasrec-ce", "conve-1-n", "bprmf"])
+@pytest.mark.parametrize("name", ["sasrec-ce", "conve-1-n", "bprmf", "lightgcn"])
 def test_a_process_makes_only_its_rows_of_the_initial_tables(name, rank):
     _, _, whole, _ = worker.built(name)
     several = processes()
@@ -282,6 +298,28 @@ def test_a_process_makes_only_its_rows_of_the_initial_tables(name, rank):
         rows = slice(shards[key].first, shards[key].stop) if key in shards else slice(None)
         found = model.state_dict()[key]
         assert torch.equal(found, values[rows] if values.dim() else values)
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", ["lightgcn", "kgat"])
+def test_a_graph_divided_later_is_that_of_which_a_process_makes_its_rows(name, rank):
+    """With ``auto`` and ``always``."""
+    several = processes()
+    several.rank = rank
+    config, _, whole, phases = worker.built(name)
+    sharding.shard_tables(whole, phases, config.training, several)
+    _, _, model, _ = worker.built(name, several)
+    assert whole.graph is None
+    assert model.graph is None
+    for key in ("rows", "transposed"):
+        ours, theirs = (getattr(each.part, key) for each in (whole, model))
+        for field, values in vars(theirs).items():
+            assert torch.equal(getattr(ours, field), values)
+    assert (whole.part.order_t is None) == (name == "lightgcn")
+    if name == "kgat":
+        assert torch.equal(whole.part.order_t, model.part.order_t)
+        assert torch.equal(whole.queries.offsets, model.queries.offsets)
+        assert whole.attention_shard.bounds == model.attention_shard.bounds
 
 
 @pytest.mark.parametrize("size", [1, 100, 1 << 25])

@@ -23,7 +23,7 @@ class GradientAllReduce:
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
         self._names: list[str] = []
-        self._shapes: list[torch.Size] = []
+        self._shapes: list[torch.Size] | None = None
         self._buffer = torch.empty(0)
         self._count = self._gradients = 0
         self._tail = torch.empty(0)
@@ -49,7 +49,7 @@ class GradientAllReduce:
         if self.processes.world == 1:  # the only process of a launcher
             return losses, self.processes.sum_(torch.tensor(control_flags), "stop requests")
         if not self._names:  # the first step; again if it left no losses on any process
-            self._names, self._shapes = self._agreed_names(losses), []
+            self._names, self._shapes = self._agreed_names(losses), None
         names = self._names
         summed_of = [
             parameter.detach()[:1].expand(len(rows[n]), *parameter.shape[1:])
@@ -113,7 +113,7 @@ class GradientAllReduce:
         sizes = [*(tensor.numel() for tensor in held), tail]
         self._count, self._gradients = sum(sizes), sum(sizes[:gradients])
         if self._count > len(self._buffer):
-            kinds = {(tensor.dtype, tensor.device) for tensor in held[:gradients]}
+            kinds = {(tensor.dtype, tensor.device) for tensor in held[:gradients] or [self._buffer]}
             assert len(kinds) == 1, "one dtype and device per phase"
             ((dtype, device),) = kinds
             # the rows that a batch reads vary in number: leave room, to grow only once

@@ -21,16 +21,19 @@ _PIECE_BYTES = 1 << 21
 class RowShard:
     """The rows ``first`` ... ``stop - 1`` of a table: consecutive, about as many on each process.
 
-    total: the rows of the whole table. Ids are of the whole table, distinct, ascending and equal on
-    all processes.
+    total: the rows of the whole table. cuts: the bounds of the parts; (): equal parts. Ids are of
+    the whole table, distinct, ascending and equal on all processes.
     """
 
     processes: Processes
     total: int
+    cuts: tuple[int, ...] = ()
 
     @property
     def bounds(self) -> list[int]:
         """[P + 1] the first row of each process, and ``total``."""
+        if self.cuts:
+            return list(self.cuts)
         world = self.processes.world
         return [rank * self.total // world for rank in range(world + 1)]
 
@@ -47,7 +50,16 @@ class RowShard:
     @property
     def largest(self) -> int:
         """The most rows that a process holds."""
-        return -(-self.total // self.processes.world)
+        return max(self._lengths)
+
+    @property
+    def _lengths(self) -> list[int]:
+        """[P] the number of rows of each process."""
+        return [stop - first for first, stop in pairwise(self.bounds)]
+
+    def divide(self, total: int, cuts: tuple[int, ...] = ()) -> RowShard:
+        """The shard of another table of ``total`` rows, of the same processes."""
+        return RowShard(self.processes, total, cuts)
 
     def held(self, ids: Tensor) -> tuple[slice, Tensor]:
         """Which of the ids this process holds, and the numbers of their rows among its rows."""
@@ -66,6 +78,27 @@ class RowShard:
             if stop > start:
                 self.processes.broadcast_(rows[start:stop], "the rows of a step", rank)
         return rows
+
+    def gather(self, own_rows: Tensor) -> Tensor:
+        """[total, ...] the rows of all processes, from those of each. A collective."""
+        of_all = RowsOfAll(self.processes, self._lengths)
+        return of_all.gather(own_rows, "the rows of a product")
+
+    def sum_(self, values: Tensor) -> Tensor:
+        """The sum over processes, in place. A collective."""
+        return self.processes.sum_(values, "the vectors of a step")
+
+    def parts(self, own_rows: Tensor, stop: int | None = None) -> Iterator[tuple[int, Tensor]]:
+        """The first row of each process and its rows, in turn; stop: no rows from there on.
+
+        A collective: each process sends its rows to all others.
+        """
+        end = self.total if stop is None else stop
+        for rank, (first, last) in enumerate(pairwise(self.bounds)):
+            if (count := min(last, end) - first) > 0:
+                held = rank == self.processes.rank
+                rows = own_rows[:count] if held else own_rows.new_empty(count, *own_rows.shape[1:])
+                yield first, self.processes.broadcast_(rows.contiguous(), "rows in turn", rank)
 
     def log_sum_exp(self, values: Tensor) -> Tensor:
         """[T] the logarithm of the sum over processes of the exponentials of [T]. A collective."""
@@ -150,14 +183,14 @@ class RowsOfAll:
         """The number of rows of all processes."""
         return sum(self.lengths)
 
-    def gather(self, own: Tensor) -> Tensor:
+    def gather(self, own: Tensor, what: str = "the queries of a step") -> Tensor:
         """[total, ...] the rows of all processes, from those of each. A collective."""
         gathered = own.new_empty(self.total, *own.shape[1:])
         gathered[self.first : self.first + len(own)] = own
         for rank, (start, stop) in enumerate(pairwise(self.bounds)):
             if stop > start:
                 part = gathered[start:stop]
-                self.processes.broadcast_(part, "the queries of a step", rank)
+                self.processes.broadcast_(part, what, rank)
         return gathered
 
     def sum_back(self, values: Tensor) -> Tensor:

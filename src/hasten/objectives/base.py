@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from hasten.objectives.permutations import LastValueCache, cached_permutation
+from hasten.ops.sharded_table import Shard
 from hasten.ops.table_rows import TableRows
 from hasten.ops.transfer import to_device
 
@@ -172,6 +173,14 @@ class Phase(ABC):
     def host_values(self, batch: Batch) -> Any:
         """Values of a step other than its inputs; a CUDA graph is replayed only if equal."""
         return tuple(batch.denominators.items())
+
+    def shard(self, table: TableRows) -> None:
+        """Called once if the rows of the phase's table are divided over processes."""
+        self.table = table
+
+    def state_shards(self) -> Mapping[str, Shard]:
+        """The shards of tensors of :meth:`state` of which each process holds other rows."""
+        return {}
 
     @property
     def collective(self) -> bool:

@@ -1,23 +1,25 @@
-"""Pairwise training phase that gathers the rows of users and items once per step.
+"""Pairwise training phases of tables that can be sharded.
 
-The rows of all users, positives and negatives of the global batch are gathered once. The gradient
-is that of these rows, and :class:`~hasten.training.optimizers.joined_row_adam.JoinedRowAdam`
-updates no others. The result is that of :class:`.PairwisePhase` over whole tables, except for
-rounding.
+:class:`PairRowsPhase` gathers the rows of users and items once per step: of all users, positives
+and negatives of the global batch. The gradient is that of these rows, and
+:class:`~hasten.training.optimizers.joined_row_adam.JoinedRowAdam` updates no others.
+:class:`GraphPairsPhase` is of models that encode a whole graph. The results are those of
+:class:`.PairwisePhase` over whole tables, except for rounding.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from hasten.arrays import distinct
 from hasten.objectives.base import Batch, Encoded
-from hasten.objectives.pairwise import Pairs, PairwisePhase
+from hasten.objectives.pairwise import Pairs, PairwiseModel, PairwisePhase
 from hasten.objectives.permutations import LastValueCache
+from hasten.ops.graph.csr import CSR
 from hasten.ops.table_rows import TableRows
 
 
@@ -60,3 +62,35 @@ class PairRowsPhase(PairwisePhase):
         split = int(torch.searchsorted(rows, self.user_count))
         of_users, of_items = rows[:split], rows[split:] - self.user_count
         return (torch.cat([users.index_select(0, of_users), items.index_select(0, of_items)]),)
+
+
+class GraphPairsModel(PairwiseModel, Protocol):
+    """What :class:`GraphPairsPhase` needs from a model."""
+
+    def distinct(self, nodes: Tensor) -> Tensor:
+        """The distinct nodes, ascending."""
+        ...
+
+    def divide_graph(self, pairs: CSR) -> None:
+        """Keep the part of the graph of the nodes of this process. pairs: of training, distinct."""
+        ...
+
+
+class GraphPairsPhase(PairwisePhase):
+    """:class:`.PairwisePhase` whose first parameter is a table of all nodes, encoded as a graph."""
+
+    model: GraphPairsModel
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        (nodes, *_), count = self._parameters, 3 * self.batch_size
+        candidates = self.known.count
+        self.divisible = TableRows(nodes, self.read, count, whole=True, candidates=candidates)
+
+    def read(self, batch: Batch) -> Tensor:
+        """int64 [S] the distinct nodes of a batch, ascending."""
+        return self.model.distinct(self.model.pair_nodes(self.pairs(batch, batch.ids)))
+
+    def shard(self, table: TableRows) -> None:
+        super().shard(table)
+        self.model.divide_graph(self.known_items)

@@ -22,6 +22,7 @@ from hasten.objectives.permutations import LastValueCache, PermutationSampler
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, integers, key
+from hasten.ops.sharded_table import Shard
 from hasten.ops.table_rows import TableRows, is_large_on_device, with_other_rows
 
 #: random numbers independent of those of the pairwise phase
@@ -96,6 +97,11 @@ class TranslationModel(Protocol):
 
     @property
     def attention(self) -> Tensor: ...
+
+    @property
+    def attention_shard(self) -> Shard | None:
+        """The edges whose attention this process holds; None: all."""
+        ...
 
     def set_attention(self, values: Tensor) -> None: ...
 
@@ -218,6 +224,10 @@ class TranslationPhase(ExampleBatches):
 
     def state(self) -> dict[str, Tensor]:
         return {"attention": self.model.attention}
+
+    def state_shards(self) -> Mapping[str, Shard]:
+        shard = self.model.attention_shard
+        return {} if shard is None else {"attention": shard}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         self.model.set_attention(state["attention"])

@@ -26,6 +26,11 @@ class Shard(Protocol):
     """
 
     @property
+    def bounds(self) -> list[int]:
+        """[P + 1] the first row of each process, and ``total``."""
+        ...
+
+    @property
     def first(self) -> int: ...
 
     @property
@@ -45,6 +50,25 @@ class Shard(Protocol):
 
     def exchange(self, ids: Tensor, own: Tensor) -> Tensor:
         """[S, D] the rows of the ids, from those that each process holds. A collective."""
+        ...
+
+    def divide(self, total: int, cuts: tuple[int, ...] = ()) -> Shard:
+        """The shard of another table of ``total`` rows; cuts: its bounds; (): equal parts."""
+        ...
+
+    def gather(self, own_rows: Tensor) -> Tensor:
+        """[total, ...] the rows of all processes, from those of each. A collective."""
+        ...
+
+    def sum_(self, values: Tensor) -> Tensor:
+        """The sum over processes, in place. A collective."""
+        ...
+
+    def parts(self, own_rows: Tensor, stop: int | None = None) -> Iterator[tuple[int, Tensor]]:
+        """The first row of each process and its rows, in turn; stop: no rows from there on.
+
+        A collective: each process sends its rows to all others.
+        """
         ...
 
     def log_sum_exp(self, values: Tensor) -> Tensor:
@@ -113,12 +137,53 @@ class Concatenation(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class ShardedFixedTable:
+    """Computed rows that are sharded. weight: [R, D], those of this process.
+
+    ``rows`` is a collective, which must be called with the same ids on all processes, and has no
+    gradient. ``block`` returns rows of the shard only.
+    """
+
+    weight: Tensor
+    shard: Shard
+
+    def rows(self, ids: Tensor) -> Tensor:
+        assert not torch.is_grad_enabled(), "a gradient needs the rows of reading()"
+        distinct, places = torch.unique(ids, return_inverse=True)
+        _, local_rows = self.shard.held(distinct)
+        read = self.shard.exchange(distinct, self.weight.index_select(0, local_rows))
+        return FixedTable(read).rows(places)
+
+    def block(self, start: int, stop: int) -> Tensor:
+        if start == stop:  # no rows, for their type and device
+            return self.weight[:0]
+        first = self.shard.first
+        assert first <= start <= stop <= self.shard.stop, "rows that another process holds"
+        return self.weight[start - first : stop - first]
+
+    def __len__(self) -> int:
+        return self.shard.total
+
+
+def first_rows(rows: Tensor, shard: Shard, count: int) -> ShardedFixedTable:
+    """The first ``count`` rows of a sharded table, divided anew into equal parts. A collective.
+
+    rows: those of this process.
+    """
+    target = shard.divide(count)
+    moved = rows.new_empty(target.stop - target.first, *rows.shape[1:])
+    for start, part in shard.parts(rows, count):
+        low, high = max(start, target.first), min(start + len(part), target.stop)
+        if low < high:
+            moved[low - target.first : high - target.first] = part[low - start : high - start]
+    return ShardedFixedTable(moved, target)
+
+
 class ShardedTable(EmbeddingTable):
     """A table whose ``weight`` [R, D] holds the rows of a shard.
 
-    In training it is read through :meth:`reading`. Elsewhere ``rows`` is a collective, which must
-    be called with the same ids on all processes, and has no gradient. ``block`` returns rows of the
-    shard only.
+    In training it is read through :meth:`reading`, elsewhere as a :class:`ShardedFixedTable`.
     """
 
     shard: Shard
@@ -144,18 +209,10 @@ class ShardedTable(EmbeddingTable):
     def rows(self, ids: Tensor) -> Tensor:
         if self._read is not None:
             return super().rows(ids)
-        assert not torch.is_grad_enabled(), "a gradient needs the rows of reading()"
-        distinct, places = torch.unique(ids, return_inverse=True)
-        _, local_rows = self.shard.held(distinct)
-        read = self.shard.exchange(distinct, self.weight.index_select(0, local_rows))
-        return FixedTable(read).rows(places)
+        return ShardedFixedTable(self.weight, self.shard).rows(ids)
 
     def block(self, start: int, stop: int) -> Tensor:
-        if start == stop:  # no rows, for their type and device
-            return self.weight[:0]
-        first = self.shard.first
-        assert first <= start <= stop <= self.shard.stop, "rows that another process holds"
-        return self.weight[start - first : stop - first]
+        return ShardedFixedTable(self.weight, self.shard).block(start, stop)
 
     def __len__(self) -> int:
         return self.shard.total

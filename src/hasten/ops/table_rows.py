@@ -28,6 +28,8 @@ class TableRows:
     parameters. whole: the loss reads all rows too, so all have gradients. beside: vectors [N] that
     are sharded like the rows, such as biases. on_device: for a table on a GPU, what ``read``
     returns, as a tensor of the GPU and in few different numbers; None: all rows are updated.
+    candidates: the number of candidates, of a table that a graph encoder reads whole and computes
+    their vectors from; None: they are rows of the table.
     """
 
     weight: nn.Parameter
@@ -38,6 +40,7 @@ class TableRows:
     whole: bool = False
     beside: tuple[nn.Parameter, ...] = ()
     on_device: Callable[[Any], Tensor] | None = None
+    candidates: int | None = None
 
     @property
     def weights(self) -> tuple[nn.Parameter, ...]:

@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from hasten.ops.dense.dropout import dropout, keep_bytes, mask_of
 from hasten.ops.dense.product import padded_rows
 from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
+from hasten.ops.graph.graph_part import GraphPart
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, product
 from hasten.ops.graph.spmm_rows import places
 
@@ -43,8 +44,8 @@ _ROWS_CPU = 2048
 
 
 def aggregate(
-    graph: SparseGraph,
-    weights: EdgeWeights,
+    graph: SparseGraph | GraphPart,
+    weights: EdgeWeights | None,
     x: Tensor,
     picked: Tensor,
     matrices: Sequence[tuple[Tensor, Tensor]],
@@ -56,7 +57,8 @@ def aggregate(
     """[S, D] rows of x, and [R, K] the layer of the given rows; in bf16 under autocast.
 
     x: [N, D]; picked: int64 [S], distinct; matrices: weight [K, D or 2D] and bias [K] of each;
-    slope: of the leaky ReLU; probability: of dropout; rows: int64 [R], distinct; None: all.
+    slope: of the leaky ReLU; probability: of dropout; rows: int64 [R], distinct; None: all. With a
+    part of a graph, which has its weights, N are the nodes of this process; it is a collective.
     """
     flat = [tensor for pair in matrices for tensor in pair]
     outputs: tuple[Tensor, Tensor] = _Aggregate.apply(  # type: ignore[no-untyped-call]
@@ -97,8 +99,8 @@ class _Aggregate(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        graph: SparseGraph,
-        weights: EdgeWeights,
+        graph: SparseGraph | GraphPart,
+        weights: EdgeWeights | None,
         aggregator: Aggregator,
         slope: float,
         probability: float,
@@ -109,7 +111,7 @@ class _Aggregate(torch.autograd.Function):
         *matrices: Tensor,
     ) -> tuple[Tensor, Tensor]:
         low = x.to(dtype)
-        sums = product(graph.offsets, graph.columns, weights.values.to(dtype), low)
+        sums = _neighbor_sums(graph, weights, low)
         if rows is not None:
             low, sums = low.index_select(0, rows), sums.index_select(0, rows)
         kinds, width = _INPUTS[aggregator], len(matrices[0])
@@ -185,10 +187,7 @@ class _Aggregate(torch.autograd.Function):
                     d = (g @ low_matrices[2 * number])[: len(node_rows)]
                     to_own.copy_(d[:, : node_rows.shape[1]])
                     to_sums.copy_(d[:, node_rows.shape[1] :])
-        transposed, columns = ctx.weights.transposed.to(ctx.dtype), graph.columns_t
-        if rows is not None:
-            columns = places(rows, graph.shape[1]).gather(0, columns.long())
-        grad_x = product(graph.offsets_t, columns, transposed, grad_sums).to(ctx.kind)
+        grad_x = _transposed_sums(graph, ctx.weights, grad_sums, rows).to(ctx.kind)
         if rows is None:
             grad_x += grad_own
         else:
@@ -197,6 +196,28 @@ class _Aggregate(torch.autograd.Function):
         grads = (reduce(torch.add, parts) for parts in zip(*of_chunks, strict=True))
         grad_matrices = (g.to(m.dtype) for g, m in zip(grads, matrices, strict=True))
         return None, None, None, None, None, None, grad_x, None, None, *grad_matrices
+
+
+def _neighbor_sums(
+    graph: SparseGraph | GraphPart, weights: EdgeWeights | None, x: Tensor
+) -> Tensor:
+    if isinstance(graph, GraphPart):
+        return graph.multiply(x)
+    assert weights is not None
+    return product(graph.offsets, graph.columns, weights.values.to(x.dtype), x)
+
+
+def _transposed_sums(
+    graph: SparseGraph | GraphPart, weights: EdgeWeights | None, grad: Tensor, rows: Tensor | None
+) -> Tensor:
+    """grad: [N, D], or of the given rows [R + 1, D] with a last row of zeros."""
+    if isinstance(graph, GraphPart):
+        return graph.multiply_transposed(grad)
+    assert weights is not None
+    columns = graph.columns_t
+    if rows is not None:
+        columns = places(rows, graph.shape[1]).gather(0, columns.long())
+    return product(graph.offsets_t, columns, weights.transposed.to(grad.dtype), grad)
 
 
 def _chunks(x: Tensor) -> list[slice]:

@@ -22,19 +22,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Literal, cast
+from typing import cast
 
+import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from hasten.config import ModelOptions, TrainingOptions
+from hasten.arrays import Int64
+from hasten.config import TrainingOptions
 from hasten.data.tables import Dataset
 from hasten.errors import CheckpointError
-from hasten.models.collaborative.aggregate import Aggregator, aggregate, mix
-from hasten.models.collaborative.base import NodeVectorModel
-from hasten.models.collaborative.relation_attention import RelationEdges, relation_attention
+from hasten.models.collaborative.aggregate import aggregate, mix
+from hasten.models.collaborative.graph_nodes import GraphNodeModel
+from hasten.models.collaborative.kgat_layers import (
+    Layer,
+    Mixing,
+    joined,
+    propagate_sharded,
+    sharded_vectors,
+)
+from hasten.models.collaborative.kgat_options import KGATOptions
+from hasten.models.collaborative.relation_attention import (
+    HeadRelations,
+    RelationEdges,
+    relation_attention,
+    sharded_attention,
+)
 from hasten.models.collaborative.segment_softmax import segment_softmax
 from hasten.models.collaborative.translation_loss import translation_loss
 from hasten.models.interface import Sizes
@@ -42,67 +55,22 @@ from hasten.models.rows import Rows
 from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
-from hasten.objectives.pairwise import Pairs, Sampling
+from hasten.objectives.pairwise import Pairs
 from hasten.objectives.translation import TranslationBatch, TranslationPhase
-from hasten.ops.dense.normalized_rows import normalized_rows
-from hasten.ops.dtypes import upcast
 from hasten.ops.graph.best_paths import PathGraph
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
+from hasten.ops.graph.csr import CSR
+from hasten.ops.graph.graph_part import GraphPart
+from hasten.ops.graph.propagated_rows import RequestedNodes
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph
 from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows, visits_all, with_neighbors
 from hasten.ops.random import seed_device
+from hasten.ops.sharded_table import Shard, divisible_table
 from hasten.ops.table import EmbeddingTable
 from hasten.ops.transfer import to_device
 
 #: share of the nodes above which all nodes are computed: selecting them costs more than it saves
 _MOST = 0.8
-
-
-class KGATOptions(ModelOptions):
-    """Options of KGAT."""
-
-    name: Literal["kgat"] = "kgat"
-    width: int = Field(64, ge=1, description="dimension D of entities and users")
-    relation_width: int = Field(64, ge=1, description="dimension K of relations")
-    layers: tuple[Annotated[int, Field(ge=1)], ...] = Field(
-        (64,), min_length=1, description="width of each propagation layer (paper: 64,32,16)"
-    )
-    aggregator: Aggregator = Field(
-        "bi-interaction", description="how a node and its neighbors are combined"
-    )
-    dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
-        0.1, description="dropout rate of messages"
-    )
-    slope: float = Field(0.2, ge=0, description="negative slope of the leaky ReLU")
-    l2: float = Field(1e-5, ge=0, description="L2 penalty of the pairs' vectors")
-    kg_l2: float = Field(1e-5, ge=0, description="L2 penalty of the translation phase")
-    kg_batch_size: int | None = Field(
-        None, ge=1, description="edges per step of the translation phase; none: twice batch_size"
-    )
-    sampling: Sampling = Field(
-        "users", description="training pairs: users uniformly, or every interaction once per epoch"
-    )
-
-
-class Layer(nn.Module):
-    """The matrices of one aggregation."""
-
-    def __init__(self, width: int, out: int, aggregator: Aggregator) -> None:
-        super().__init__()
-        entering = 2 * width if aggregator == "graphsage" else width
-        self.first = nn.Linear(entering, out)
-        self.second = nn.Linear(entering, out) if aggregator == "bi-interaction" else None
-        for linear in self._linears:
-            nn.init.xavier_normal_(linear.weight)
-            nn.init.zeros_(linear.bias)
-
-    @property
-    def _linears(self) -> list[nn.Linear]:
-        return [self.first] if self.second is None else [self.first, self.second]
-
-    @property
-    def matrices(self) -> list[tuple[Tensor, Tensor]]:
-        return [(linear.weight, linear.bias) for linear in self._linears]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,17 +81,17 @@ class Wanted:
     needed: Tensor | None
 
 
-class KGAT(NodeVectorModel):
+class KGAT(GraphNodeModel):
     """The model. :meth:`phases` builds the graph from the data."""
 
     name = "kgat"
     summary = "graph attention over interactions and a knowledge graph (Wang et al. 2019)"
     reads = "facts"
     Options = KGATOptions
-    defaults = {**NodeVectorModel.defaults, "lr": 2e-3}
-    supports = Supports(recompute=True)
+    defaults = {**GraphNodeModel.defaults, "lr": 2e-3}
+    supports = Supports(recompute=True, shard_tables=True)
     search = {
-        **NodeVectorModel.search,
+        **GraphNodeModel.search,
         "model.layers": Choice("64", "64,32"),
         "model.dropout": Range(0.0, 0.4),
         "model.kg_l2": Range(1e-6, 1e-2, log=True),
@@ -134,7 +102,7 @@ class KGAT(NodeVectorModel):
     def __init__(self, options: KGATOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         kinds = 2 * sizes.relations + 2
-        self.nodes = EmbeddingTable(sizes.entities + sizes.users, options.width)
+        self.nodes = divisible_table(sizes.entities + sizes.users, options.width)
         self.relations = EmbeddingTable(kinds, options.relation_width)
         self.projections = nn.Parameter(torch.empty(kinds, options.width, options.relation_width))
         for matrix in self.projections.data:
@@ -155,10 +123,14 @@ class KGAT(NodeVectorModel):
         options = self.options
         ckg, device = CollaborativeGraph.of(dataset), self.nodes.weight.device
         self.recompute = training.recompute
-        graph = SparseGraph.build(ckg.head, ckg.tail, ckg.nodes, ckg.nodes)
-        self.graph = graph.to(device)
-        self.edges = RelationEdges.build(ckg.head, ckg.relation, ckg.tail).to(device)
-        self.set_attention(torch.from_numpy(ckg.normalized()))
+        weights = torch.from_numpy(ckg.normalized())
+        if self.shard is None:
+            graph = SparseGraph.build(ckg.head, ckg.tail, ckg.nodes, ckg.nodes)
+            self.graph = graph.to(device)
+            self.edges = RelationEdges.build(ckg.head, ckg.relation, ckg.tail).to(device)
+            self.set_attention(weights)
+        else:
+            self._keep_part(self.shard, ckg.head, ckg.relation, ckg.tail, weights)
         parameters = [self.nodes.weight, *self.layers.parameters()]
         pairs = self.pairwise_phase(parameters, dataset, training)
         translation = TranslationPhase(
@@ -169,6 +141,22 @@ class KGAT(NodeVectorModel):
             l2=options.kg_l2,
         )
         return [pairs, translation]
+
+    def divide_graph(self, pairs: CSR) -> None:
+        if self.graph is not None and self.shard is not None:
+            head, tail = self.graph.rows.numpy(), self.graph.host_columns.long().numpy()
+            relation = self.edges.relations().numpy()
+            self._keep_part(self.shard, head, relation, tail, self.attention)
+            self.graph = None
+            del self.edges, self.weights
+
+    def _keep_part(
+        self, shard: Shard, head: Int64, relation: Int64, tail: Int64, weights: Tensor
+    ) -> None:
+        """Keep the edges whose heads this process holds, of all edges sorted by head."""
+        self.part = GraphPart.of_edges(shard, head, tail, weights)
+        held = slice(*np.searchsorted(head, [shard.first, shard.stop]))
+        self.queries = HeadRelations.build(head[held] - shard.first, relation[held])
 
     def adopt(self, weights: Mapping[str, Tensor]) -> bool:
         """Start from the users and items of a BPR-MF run on the same data (as published)."""
@@ -189,10 +177,18 @@ class KGAT(NodeVectorModel):
 
     @property
     def attention(self) -> Tensor:
-        """float32 [edges] weights of the edges, sorted by head."""
-        return self.weights.values
+        """float32 [edges] weights of the edges, sorted by head: of those that are held."""
+        return self.weights.values if self.part is None else self.part.rows.values
+
+    @property
+    def attention_shard(self) -> Shard | None:
+        """The edges that this process holds; None: all."""
+        return None if self.part is None else self.part.edges
 
     def set_attention(self, values: Tensor) -> None:
+        if self.part is not None:
+            self.part = self.part.weigh(values)
+            return
         assert self.graph is not None
         memory: EdgeWeights | None = getattr(self, "weights", None)
         self.weights = self.graph.weigh(values.to(self.nodes.weight.device), memory)
@@ -200,22 +196,21 @@ class KGAT(NodeVectorModel):
     def path_graph(self) -> PathGraph:
         """The graph with its attention; paths follow edges from head to tail."""
         assert self.graph is not None
-        spans = self.edges.spans
-        counts = torch.tensor([span.stop - span.start for span in spans])
-        kinds = torch.tensor([span.relation for span in spans])
-        kind = kinds.repeat_interleave(counts)[self.edges.position.cpu()]
-        tail = self.graph.host_columns.long().numpy()
+        kind, tail = self.edges.relations(), self.graph.host_columns.long().numpy()
         weight = self.attention.cpu().double().numpy()
         return PathGraph(self.graph.bounds, tail, kind.numpy(), weight)
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Recompute the attention from the weights."""
-        assert self.graph is not None
-        logits = relation_attention(
-            self.edges, self.nodes.weight, self.relations.weight, self.projections
-        )
-        self.set_attention(segment_softmax(logits, self.graph.offsets))
+        """Recompute the attention from the weights. A collective if they are sharded."""
+        weights = self.nodes.weight, self.relations.weight, self.projections
+        if self.part is not None:
+            offsets = self.part.rows.offsets
+            logits = sharded_attention(self.part, self.queries, *weights)
+        else:
+            assert self.graph is not None
+            offsets, logits = self.graph.offsets, relation_attention(self.edges, *weights)
+        self.set_attention(segment_softmax(logits, offsets))
 
     def translation(
         self, rows: Tensor, index: Tensor, batch: TranslationBatch
@@ -227,15 +222,20 @@ class KGAT(NodeVectorModel):
     def first_user(self) -> int:
         return self.sizes.entities
 
-    def pair_inputs(self, pairs: Pairs) -> Wanted:
-        return self._wanted(self.distinct(self.pair_nodes(pairs)))
+    def pair_inputs(self, pairs: Pairs) -> Wanted | RequestedNodes:
+        nodes = self.distinct(self.pair_nodes(pairs))
+        return self._wanted(nodes) if self.part is None else RequestedNodes.of(self.part, nodes)
 
     def row_graphs(self) -> Sequence[SparseGraph]:
         assert self.graph is not None
         return [self.graph]
 
-    def encode_pairs(self, inputs: Wanted, seed: int | None) -> Encoded:
+    def encode_pairs(self, inputs: Wanted | RequestedNodes, seed: int | None) -> Encoded:
         """Vectors of the nodes of a batch [S, ...], and these nodes, ascending."""
+        if isinstance(inputs, RequestedNodes):
+            assert self.part is not None
+            given = inputs, self.part, self.nodes.weight, self.layers, self._mixing
+            return propagate_sharded(*given, seed, self.checkpointed), inputs.rows
         if seed is not None:
             seed_device(self.device, seed)
         return self._propagate(inputs), inputs.nodes.rows
@@ -254,9 +254,7 @@ class KGAT(NodeVectorModel):
             function = self._last if left == 0 else self._layer
             layer_rows, x = self.checkpointed(function, layer, x, requested.nodes, rows)
             layers.append(layer_rows)
-        first, *later_layers = (upcast(rows) for rows in (*layers, x))
-        unit = F.normalize if first.device.type == "cpu" else lambda x: normalized_rows([x])
-        return torch.cat([first, *map(unit, later_layers)], dim=1)
+        return joined([*layers, x])
 
     def _wanted(self, nodes: Tensor) -> Wanted:
         """What :meth:`propagate` needs of these nodes, on the host."""
@@ -289,8 +287,11 @@ class KGAT(NodeVectorModel):
         node_rows, neighbors = spmm_rows(self.graph, self.weights, x, wanted, among=needed)
         return node_rows, mix(node_rows, neighbors, layer.matrices, *self._mixing)
 
+    def own_vectors(self, part: GraphPart) -> Tensor:
+        return sharded_vectors(part, self.nodes.weight, self.layers, self._mixing)
+
     @property
-    def _mixing(self) -> tuple[Aggregator, float, float]:
+    def _mixing(self) -> Mixing:
         options = self.options
         return options.aggregator, options.slope, options.dropout if self.training else 0.0
 

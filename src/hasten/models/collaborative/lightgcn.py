@@ -18,18 +18,22 @@ from torch import Tensor
 
 from hasten.config import ModelOptions, RunConfig, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset
-from hasten.models.collaborative.base import NodeVectorModel
+from hasten.models.collaborative.graph_nodes import GraphNodeModel
 from hasten.models.data_size import DataSize
 from hasten.models.interface import Sizes
 from hasten.models.rows import Rows
 from hasten.models.search_space import Choice
+from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import Pairs, Sampling
-from hasten.ops.graph.bipartite import Bipartite, Weighted
+from hasten.ops.dtypes import autocast_dtype
+from hasten.ops.graph.bipartite import Bipartite, Weighted, symmetric_rows
 from hasten.ops.graph.csr import CSR
+from hasten.ops.graph.graph_part import Entries, GraphPart
+from hasten.ops.graph.propagated_rows import RequestedNodes, propagated_rows
 from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
-from hasten.ops.table import EmbeddingTable
+from hasten.ops.sharded_table import divisible_table
 from hasten.ops.transfer import to_device
 
 #: the default batch size is doubled until an epoch has at most this many steps
@@ -48,15 +52,16 @@ class LightGCNOptions(ModelOptions):
     )
 
 
-class LightGCN(NodeVectorModel):
+class LightGCN(GraphNodeModel):
     """Embeddings [N + U, D] of the items, then the users; :meth:`phases` builds the graph."""
 
     name = "lightgcn"
     summary = "graph convolution: the mean of propagated embeddings (He et al. 2020)"
     Options = LightGCNOptions
-    defaults = {**NodeVectorModel.defaults, "lr": 5e-3}
-    defaults_from_data = (*NodeVectorModel.defaults_from_data, "training.batch_size")
-    search = {**NodeVectorModel.search, "model.layers": Choice(1, 2, 3, 4)}
+    defaults = {**GraphNodeModel.defaults, "lr": 5e-3}
+    defaults_from_data = (*GraphNodeModel.defaults_from_data, "training.batch_size")
+    supports = Supports(shard_tables=True)
+    search = {**GraphNodeModel.search, "model.layers": Choice(1, 2, 3, 4)}
 
     options: LightGCNOptions
 
@@ -73,7 +78,7 @@ class LightGCN(NodeVectorModel):
 
     def __init__(self, options: LightGCNOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        self.nodes = EmbeddingTable(sizes.items + sizes.users, options.width)
+        self.nodes = divisible_table(sizes.items + sizes.users, options.width)
         self.graph: Weighted | None = None
 
     def rows_of(self) -> Mapping[str, Rows]:
@@ -81,19 +86,34 @@ class LightGCN(NodeVectorModel):
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         pairs = CSR.of(dataset.histories(TRAIN)).distinct()
-        adjacency = Bipartite.build(pairs, self.sizes.items, "symmetric").whole
-        self.graph = adjacency.to(self.nodes.weight)
+        if self.shard is None:
+            adjacency = Bipartite.build(pairs, self.sizes.items, "symmetric").whole
+            self.graph = adjacency.to(self.nodes.weight)
+        else:
+            self.divide_graph(pairs)
         return super().phases(dataset, training)
 
-    def pair_inputs(self, pairs: Pairs) -> RowPositions:
+    def divide_graph(self, pairs: CSR) -> None:
+        if self.part is None:
+            assert self.shard is not None
+            first, stop = self.shard.first, self.shard.stop
+            row, column, values = symmetric_rows(pairs, self.sizes.items, first, stop)
+            weights = torch.from_numpy(values).to(self.nodes.weight)
+            entries = Entries.build(row, column, weights, stop - first)
+            self.part, self.graph = GraphPart(self.shard, entries, entries), None
+
+    def pair_inputs(self, pairs: Pairs) -> RowPositions | RequestedNodes:
         """The distinct nodes of a batch."""
-        return self._row_positions(self.distinct(self.pair_nodes(pairs)))
+        nodes = self.distinct(self.pair_nodes(pairs))
+        if self.part is not None:
+            return RequestedNodes.of(self.part, nodes)
+        return self._row_positions(nodes)
 
     def row_graphs(self) -> Sequence[SparseGraph]:
         assert self.graph is not None
         return [self.graph.graph]
 
-    def encode_pairs(self, inputs: RowPositions, seed: int | None) -> Encoded:
+    def encode_pairs(self, inputs: RowPositions | RequestedNodes, seed: int | None) -> Encoded:
         """Of the S distinct nodes of a batch: vectors [S, D], layer 0 [S, D], ascending ids [S]."""
         layer_0, mean = self._propagate(inputs)
         return mean, layer_0, inputs.rows
@@ -107,12 +127,17 @@ class LightGCN(NodeVectorModel):
         assert self.graph is not None
         return RowPositions.of(self.graph.graph, nodes)
 
-    def _propagate(self, requested: RowPositions) -> tuple[Tensor, Tensor]:
+    def _propagate(self, requested: RowPositions | RequestedNodes) -> tuple[Tensor, Tensor]:
         """[S, D] layer 0, and [S, D] the mean of all layers, of the requested nodes."""
+        count = self.options.layers
+        if isinstance(requested, RequestedNodes):
+            assert self.part is not None
+            first, later = propagated_rows(self.part, self.nodes.weight, requested, count)
+            return first, (first + later) / (count + 1)
         assert self.graph is not None
         x = self.nodes.block(0, len(self.nodes))
         layers: list[Tensor] = []
-        for _ in range(self.options.layers - 1):
+        for _ in range(count - 1):
             layers.append(x.index_select(0, requested.rows))
             x = self.graph @ x
         # the last two layers; the last one is computed only for the requested nodes
@@ -122,3 +147,11 @@ class LightGCN(NodeVectorModel):
     def all_vectors(self) -> Tensor:
         every = self._row_positions(torch.arange(len(self.nodes)))
         return self._propagate(to_device(every, self.device))[1]
+
+    def own_vectors(self, part: GraphPart) -> Tensor:
+        first = self.nodes.weight
+        power, total = first.to(autocast_dtype(first)), first.clone()
+        for _ in range(self.options.layers):
+            power = part.multiply(power)
+            total += power
+        return total.div_(self.options.layers + 1)

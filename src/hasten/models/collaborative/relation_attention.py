@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hasten.arrays import Int64
+from hasten.ops.graph.graph_part import GraphPart
 from hasten.ops.graph.offsets import offset_tensor
 from hasten.ops.graph.row_products import row_products
 
@@ -76,6 +77,12 @@ class RelationEdges:
             spans.append(Span(kind, start, stop, *nodes))
         return cls(torch.from_numpy(position), tails, tuple(spans))
 
+    def relations(self) -> Tensor:
+        """int64 [E] the relation of each edge of the graph, on the host."""
+        counts = torch.tensor([span.stop - span.start for span in self.spans])
+        kinds = torch.tensor([span.relation for span in self.spans])
+        return kinds.repeat_interleave(counts)[self.position.cpu()]
+
     def to(self, device: torch.device) -> RelationEdges:
         spans = tuple(
             replace(
@@ -110,6 +117,49 @@ def relation_attention(
                 torch.mm(nodes.index_select(0, span.tails[part]), matrix, out=reached[part])
         logits[span.start : span.stop] = row_products(span.offsets, tail, translated, reached)
     return logits.index_select(0, edges.position)
+
+
+@dataclass(frozen=True, eq=False)
+class HeadRelations:
+    """The Q distinct (head, relation) of edges that are sorted by both.
+
+    offsets: [Q + 1] of their edges. spans: of each relation the numbers of its pairs, int64, and
+    their heads, int64.
+    """
+
+    offsets: Tensor
+    spans: tuple[tuple[int, Tensor, Tensor], ...]
+
+    @classmethod
+    def build(cls, head: Int64, relation: Int64) -> HeadRelations:
+        """From the edges of some heads, counted from 0."""
+        new = np.ones(len(head), bool)
+        new[1:] = (head[1:] != head[:-1]) | (relation[1:] != relation[:-1])
+        first = np.flatnonzero(new)
+        kind, heads = relation[first], torch.from_numpy(head[first])
+        numbers = [(int(r), torch.from_numpy(np.flatnonzero(kind == r))) for r in np.unique(kind)]
+        spans = tuple((r, number, heads[number]) for r, number in numbers)
+        return cls(offset_tensor(np.append(first, len(head))), spans)
+
+
+@torch.no_grad()
+def sharded_attention(
+    part: GraphPart, queries: HeadRelations, nodes: Tensor, relations: Tensor, weights: Tensor
+) -> Tensor:
+    """[E'] the logits of the edges whose heads this process holds, in the order of the graph.
+
+    nodes: [R, D] of this process. Both products are over the heads, ``e_t · (W_r tanh(...))``, so
+    only the vectors of tails come from other processes, some columns at a time. A collective.
+    """
+    turned = nodes.new_empty(len(queries.offsets) - 1, nodes.shape[1])
+    for relation, numbers, heads in queries.spans:
+        matrix = weights[relation]
+        turned[numbers] = _translated(nodes, heads, matrix, relations[relation], matrix.T)
+    logits = nodes.new_zeros(len(part.rows.columns))
+    for columns, gathered in part.gathered(nodes):
+        of_heads = turned[:, columns].contiguous()
+        logits += row_products(queries.offsets, part.rows.columns, of_heads, gathered)
+    return logits
 
 
 def _translated(

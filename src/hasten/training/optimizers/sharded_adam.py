@@ -1,8 +1,9 @@
 """Adam of a table that is sharded over processes and whose rows all have gradients.
 
-The loss leaves the gradients of its rows on each process. A step also gathers the rows that the
-global batch reads as inputs, on all processes; their gradients are summed over processes like
-those of the other parameters, and added to those of the rows that this process holds.
+The loss, or the encoder of a graph, leaves the gradients of its rows on each process. With a loss a
+step also gathers the rows that the global batch reads as inputs, on all processes; their gradients
+are summed over processes like those of the other parameters, and added to those of the rows that
+this process holds.
 """
 
 from __future__ import annotations
@@ -39,11 +40,14 @@ class ShardedAdam(PhaseAdam):
         held = {id(each) for each in self._sharded}
         self._rest = [p for p in self.parameters if id(p) not in held]
         #: the rows that a step reads as inputs, and those of them that this process holds
-        self._leaf, self._held = self.weight.detach(), torch.empty(0)
+        self._leaf: Tensor | None = None
+        self._held = torch.empty(0)
         self._places: slice | Tensor = slice(0)
 
-    def gather_rows(self, batch: Batch) -> Tensor:
+    def gather_rows(self, batch: Batch) -> Tensor | None:
         """[S, D] the rows of a batch on all processes: a leaf for gradients."""
+        if self.table.candidates is not None:
+            return None
         ids = self.table.read(batch)
         self._places, self._held = self.shard.held(ids)
         own = self.weight.detach().index_select(0, self._held)
@@ -52,13 +56,14 @@ class ShardedAdam(PhaseAdam):
 
     @property
     def summed(self) -> list[Tensor]:
-        return [self._leaf, *self._rest]
+        return self._rest if self._leaf is None else [self._leaf, *self._rest]
 
     def add_rows(self) -> None:
-        assert self._leaf.grad is not None
         assert self.weight.grad is not None, "all processes take part in the loss"
-        self.weight.grad.index_add_(0, self._held, self._leaf.grad[self._places])
-        self._leaf = self.weight.detach()
+        if self._leaf is not None:
+            assert self._leaf.grad is not None
+            self.weight.grad.index_add_(0, self._held, self._leaf.grad[self._places])
+            self._leaf = None
 
     def gradient_norm(self, kind: float = 2.0) -> Tensor:
         norms = self.shard.of_all(gradient_norm(self._sharded, kind))

@@ -55,10 +55,12 @@ class ShardedTables:
     """The sharded tables of a run; none if it has one process.
 
     parameters: the shard of each table. tensors: (group, name) of a checkpoint -> its shard.
+    computed: the shard of candidates whose vectors a graph encoder computes.
     """
 
     parameters: dict[nn.Parameter, RowShard] = field(default_factory=dict)
     tensors: dict[tuple[str, str], RowShard] = field(default_factory=dict)
+    computed: RowShard | None = None
 
     def __bool__(self) -> bool:
         return bool(self.parameters)
@@ -71,7 +73,7 @@ class ShardedTables:
     @property
     def shard(self) -> RowShard | None:
         """The shard of the candidates that are ranked, the last; None: every process holds all."""
-        return next(reversed(self.parameters.values()), None)
+        return self.computed or next(reversed(self.parameters.values()), None)
 
     def whole(
         self, groups: Mapping[str, Mapping[str, Tensor]]
@@ -143,8 +145,10 @@ def shard_tables(
     for phase, table in zip(phases, read, strict=True):
         assert table is not None
         shards = [parameters[weight] for weight in table.weights]
-        phase.table = replace(table, shard=JoinedRows(shards) if table.others else shards[0])
-    return ShardedTables(parameters, sharded_tensors(model, phases))
+        phase.shard(replace(table, shard=JoinedRows(shards) if table.others else shards[0]))
+    counts = [each.candidates for each in read if each is not None and each.candidates is not None]
+    computed = RowShard(processes, counts[0]) if counts else None
+    return ShardedTables(parameters, sharded_tensors(model, phases), computed)
 
 
 def sharded_tensors(model: nn.Module, phases: Sequence[Phase]) -> dict[tuple[str, str], RowShard]:
@@ -160,6 +164,9 @@ def sharded_tensors(model: nn.Module, phases: Sequence[Phase]) -> dict[tuple[str
             if parameter in parameters:
                 keys = [("optimisers", f"{phase.name}.{number}.{kept}") for kept in ROW_FIELDS]
                 found |= dict.fromkeys(keys, parameters[parameter])
+        for name, shard in phase.state_shards().items():
+            assert isinstance(shard, RowShard)
+            found["phases", f"{phase.name}.{name}"] = shard
     return found
 
 
@@ -186,7 +193,9 @@ def why_not(
                 f"each step of the phase {phase.name} reads whole tables; losses that need only "
                 "the rows of each process have no regularizers or label smoothing of whole tables"
             )
-        if (fewest := min(len(tables[weight]) for weight in table.weights)) < processes.world:
+        counts = [len(tables[weight]) for weight in table.weights]
+        counts += [] if table.candidates is None else [table.candidates]
+        if (fewest := min(counts)) < processes.world:
             return f"a table has {fewest} rows for {processes.world} processes"
         if not table.whole and not RowAdam.is_exact(options):
             return (
