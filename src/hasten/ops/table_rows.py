@@ -16,7 +16,9 @@ class TableRows:
     """A large table of which a step reads few rows. ``encode`` gathers them; nothing else reads it.
 
     weight: [N, D]. read: called with a :class:`~hasten.objectives.base.Batch`, returns the distinct
-    rows (int64 [S], on the host) that the global batch reads. at_most: the expected S. shard: the
+    rows (int64 [S], on the host) that a step reads. of_part: of a batch that is divided over
+    processes, those of this process, unless the phase has a ``union``; else of the global batch.
+    at_most: the expected S. shard: the
     rows of the table that ``weight`` holds, if it is sharded over processes. others: further tables
     of width D, with rows numbered after those of ``weight``; a phase with such tables has no other
     parameters. whole: the loss reads all rows too, so all have gradients. beside: vectors [N] that
@@ -30,6 +32,7 @@ class TableRows:
     others: tuple[nn.Parameter, ...] = ()
     whole: bool = False
     beside: tuple[nn.Parameter, ...] = ()
+    of_part: bool = False
 
     @property
     def weights(self) -> tuple[nn.Parameter, ...]:
