@@ -25,7 +25,6 @@ from tests.device.recorder import difference, recording
 from tests.device.simulation import simulated
 from tests.training.optimizers.test_row_adam import READ, ROWS, STEPS, FewRows, rate, walk
 
-
 CPU = torch.device("cpu")
 
 

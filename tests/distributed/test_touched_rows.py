@@ -89,10 +89,25 @@ def test_rows_of_several_tables_are_numbered_through_them():
     ids = torch.tensor([1, 5, 9, 10, 11, 12, 13])
     table = TableRows(users, lambda _: ids, 7, others=(items,))
     batch: Any = SimpleNamespace()
-    found = touched_rows(table, [users, other, items], batch)
+
+    def union(rows):
+        raise AssertionError("every process knows all rows")
+
+    found = touched_rows(table, [users, other, items], batch, union)
     assert {n: rows.tolist() for n, rows in found.items()} == {0: [1, 5]}  # five of twelve: whole
-    assert touched_rows(table, [other], batch) == {}  # the rows are among the parameters
-    assert touched_rows(None, [users], batch) == {}
+    assert touched_rows(table, [other], batch, union) == {}  # the rows are among the parameters
+    assert touched_rows(None, [users], batch, union) == {}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_process_finds_its_rows_and_gets_those_of_the_others(name, several):
+    for found in several:
+        ways = found[name]["rows"]
+        assert ways["union"] == ways["ids"]
+    own = [found[name]["rows"]["own"] for found in several]
+    for parts, whole in zip(zip(*own, strict=True), ways["ids"], strict=True):
+        assert sorted(set().union(*parts)) == whole
+    assert sum(map(len, own[0])) < sum(map(len, ways["ids"]))
 
 
 def test_a_share_without_examples_gets_the_rows_of_the_others():

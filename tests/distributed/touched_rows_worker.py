@@ -62,6 +62,7 @@ def train(name: str, processes: Processes, fewest: int) -> dict[str, Any]:
         return sum_(self, tensor, what)
 
     losses, read = [], []
+    ids, own_ids, unions = [], [], []
     with (
         patch.object(touched_rows, "FEWEST", fewest),
         patch.object(Processes, "sum_", counted),
@@ -69,13 +70,22 @@ def train(name: str, processes: Processes, fewest: int) -> dict[str, Any]:
         for number in range(STEPS):
             epoch, index = divmod(number, phase.steps())
             batch = phase.plan(0, epoch, index)
-            read.append(len(phase.table.read(batch)))
+            ids.append(phase.table.read(batch).tolist())
+            read.append(len(ids[-1]))
+            batch = batch.divided(*step.micro_batch_numbers)
+            if step.all_reduce is not None:
+                own = phase.table.read(batch)
+                own_ids.append(own.tolist())
+                unions.append(step.all_reduce.union(own).tolist())
             losses.append({key: float(value) for key, value in step(batch, 1e-2).items()})
     return {
         "losses": losses,
         "weights": {key: value.tolist() for key, value in model.state_dict().items()},
         "summed": summed,
         "read": read,
+        "ids": ids,
+        "own": own_ids,
+        "union": unions,
         "table": list(phase.table.weight.shape),
         "parameters": sum(p.numel() for p in model.parameters()),
     }

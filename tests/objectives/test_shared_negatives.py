@@ -15,6 +15,11 @@ SCORES = np.array([0.3, -1.0, 2.0, 0.5, 1.2])
 WHOLE = np.exp(SCORES)
 
 
+def of(targets):
+    """How many, and those with the numbers that are asked for."""
+    return len(targets), targets.__getitem__
+
+
 def estimate(sample):
     """The estimate of the sum over the catalog of exp(score)."""
     return np.exp(SCORES[sample.items] + sample.log_weights).sum()
@@ -67,7 +72,7 @@ def test_what_is_drawn_is_what_is_expected(sampling):
     samples = []
     for step in range(4000):
         users = generator.permutation(len(USERS))[:2]
-        samples.append(shared.sample(0, 1, step, USERS[users].ravel()))
+        samples.append(shared.sample(0, 1, step, *of(USERS[users].ravel())))
     corrected = np.array([estimate(sample) for sample in samples])
     plain = np.array([WHOLE[sample.items].sum() * ITEMS / 2 for sample in samples])
     expected = WHOLE[: 4 if sampling == "in-batch" else 5].sum()
@@ -84,17 +89,17 @@ def test_what_is_drawn_is_what_is_expected(sampling):
 def test_a_sample_follows_from_seed_epoch_and_step(sampling):
     shared = SharedNegatives(np.arange(1, 101), sampling, 20)
     targets = np.arange(60)
-    first = shared.sample(0, 1, 2, targets)
-    again = SharedNegatives(np.arange(1, 101), sampling, 20).sample(0, 1, 2, targets)
+    first = shared.sample(0, 1, 2, *of(targets))
+    again = SharedNegatives(np.arange(1, 101), sampling, 20).sample(0, 1, 2, *of(targets))
     assert np.array_equal(first.items, again.items)
     assert np.array_equal(first.log_weights, again.log_weights)
     assert np.all(np.diff(first.items) > 0)
     for other in ((1, 1, 2), (0, 0, 2), (0, 1, 3)):
-        assert not np.array_equal(first.items, shared.sample(*other, targets).items)
+        assert not np.array_equal(first.items, shared.sample(*other, *of(targets)).items)
 
 
 def test_of_a_small_batch_all_targets_are_taken():
-    found = SharedNegatives(FREQUENCIES, "in-batch", 100).sample(0, 0, 0, USERS[:2].ravel())
+    found = SharedNegatives(FREQUENCIES, "in-batch", 100).sample(0, 0, 0, *of(USERS[:2].ravel()))
     assert found.items.tolist() == [0, 1]
     shares = FREQUENCIES / FREQUENCIES.sum()
     assert found.log_weights == pytest.approx(np.log([1, 3] / (4 * shares[:2])))

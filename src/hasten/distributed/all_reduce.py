@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hasten.distributed.processes import Processes
+from hasten.distributed.row_union import RowUnion
 from hasten.distributed.touched_rows import put_rows
 
 
@@ -22,6 +23,8 @@ class GradientAllReduce:
 
     def __init__(self, processes: Processes) -> None:
         self.processes = processes
+        #: of the rows that processes read, for phases whose steps sum these rows only
+        self.union = RowUnion(processes)
         self._names: list[str] = []
         self._shapes: list[torch.Size] | None = None
         self._buffer = torch.empty(0)

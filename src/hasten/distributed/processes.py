@@ -155,19 +155,23 @@ class Processes:
             self._run(what, lambda: dist.broadcast(tensor, source, async_op=True), tensor)
         return tensor
 
+    def all_gather(self, tensor: Tensor, what: str) -> Tensor:
+        """[P, n] the vectors [n] of all processes, in the order of ranks."""
+        vectors = tensor.new_empty(self.world, len(tensor))
+        each = list(vectors.unbind())
+        self._run(what, lambda: dist.all_gather(each, tensor, async_op=True), tensor)
+        return vectors
+
     def gather(self, value: Any, what: str = "an all-gather") -> list[Any]:
         """A JSON value of every process, in the order of ranks, on every process."""
         if not self.joined:
             return [value]
         content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
-        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
-        size = torch.tensor([len(content)])
-        self._run(what, lambda: dist.all_gather(sizes, size, async_op=True), size)
-        padded = torch.zeros(max(int(each) for each in sizes), dtype=torch.uint8)
+        sizes = self.all_gather(torch.tensor([len(content)]), what).flatten().tolist()
+        padded = torch.zeros(max(sizes), dtype=torch.uint8)
         padded[: len(content)] = content
-        received = [torch.empty_like(padded) for _ in range(self.world)]
-        self._run(what, lambda: dist.all_gather(received, padded, async_op=True), padded)
-        texts = (t[: int(n)].numpy().tobytes() for t, n in zip(received, sizes, strict=True))
+        received = self.all_gather(padded, what)
+        texts = (t[:n].numpy().tobytes() for t, n in zip(received, sizes, strict=True))
         return [json.loads(text) for text in texts]
 
     def run_on_rank0(self, make: Callable[[], Any], what: str = "a value of rank 0") -> Any:

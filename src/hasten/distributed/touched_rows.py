@@ -1,12 +1,13 @@
 """Sum the gradients of the rows that a step reads over processes, not the whole table's gradient.
 
-Elsewhere the gradient is zero on all processes. They know the rows of the global batch, so no ids
-are exchanged, and the order of summation is that of any all-reduce of so many numbers.
+Elsewhere the gradient is zero on all processes. Each knows the rows that its own examples read; an
+all-gather of their ids makes them known to all. The order of summation is that of any all-reduce of
+so many numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -19,25 +20,30 @@ FEWEST = 3
 
 
 def touched_rows(
-    table: TableRows | None, parameters: Sequence[Tensor], batch: Batch
+    table: TableRows | None,
+    parameters: Sequence[Tensor],
+    batch: Batch,
+    union: Callable[[Tensor], Tensor],
 ) -> dict[int, Tensor]:
     """The rows with a gradient, int64 [S], by the number of the parameter; {} if they are many.
 
-    Optimizers that update rows have put the rows themselves among the parameters.
+    union: of the ids of all processes. Optimizers that update rows have put the rows themselves
+    among the parameters.
     """
     if table is None or table.shard is not None:
         return {}
     numbers = {id(parameter): number for number, parameter in enumerate(parameters)}
     if id(table.weight) not in numbers:
         return {}
-    rows_by_parameter, first, ids = {}, 0, table.read(batch)
+    rows_by_parameter, first = {}, 0
+    ids = table.read(batch).to(table.weight.device, non_blocking=True)
+    if table.of_part and batch.parts is not None:
+        ids = union(ids)
     for weight in table.weights:
         stop = first + len(weight)
-        start, end = torch.searchsorted(ids, torch.tensor([first, stop])).tolist()
+        start, end = torch.searchsorted(ids, ids.new_tensor([first, stop])).tolist()
         if FEWEST * (end - start) <= len(weight):
-            rows = ids[start:end] - first
-            rows = rows.to(weight.device, non_blocking=True)
-            rows_by_parameter[numbers[id(weight)]] = rows
+            rows_by_parameter[numbers[id(weight)]] = ids[start:end] - first
         first = stop
     return rows_by_parameter
 

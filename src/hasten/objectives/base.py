@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -64,9 +64,10 @@ class Batch:
     denominators: of the loss terms, over the global batch.
     group: the number of consecutive examples that share BatchNorm statistics; micro-batches do not
     divide groups.
-    inputs: the device tensors of the next call of encode or terms (:meth:`Phase.on_device`), or
-    None.
+    inputs: device tensors of the next call of encode or terms (:meth:`Phase.on_device`), or None.
     packed: the buffer that all tensors of ``inputs`` are views of, or None.
+    parts: (number, ids) of this process's micro-batches, of ``part_count`` on all processes; None:
+    the batch is not divided over processes.
     """
 
     ids: Tensor
@@ -77,11 +78,18 @@ class Batch:
     group: int = 1
     inputs: Any = None
     packed: Tensor | None = None
+    parts: Sequence[tuple[int, Tensor]] | None = None
+    part_count: int = 1
 
     @property
     def key(self) -> tuple[int, int, int]:
         """Identifies the batch within a run."""
         return self.seed, self.epoch, self.index
+
+    @property
+    def part_key(self) -> tuple[int, ...]:
+        """Identifies the examples of a process within a run."""
+        return *self.key, self.part_count, *(number for number, _ in self.parts or ())
 
     @property
     def max_micro_batches(self) -> int:
@@ -92,8 +100,8 @@ class Batch:
     def micro_batch(self, number: int, count: int) -> Tensor:
         """The ids of micro-batch ``number`` of ``count``; may be empty.
 
-        Groups are assigned round-robin. A last group of one example joins the group before it,
-        because one example has no variance.
+        Groups are assigned round-robin. A last group of one example, which has no variance, joins
+        the group before it.
         """
         if count == 1:
             return self.ids
@@ -101,17 +109,28 @@ class Batch:
             return self.ids[number::count]
         groups = list(torch.split(self.ids, self.group))
         if len(groups) > 1 and len(groups[-1]) == 1:
-            last = groups.pop()
-            groups[-1] = torch.cat([groups[-1], last])
-        own_groups = groups[number::count]
-        return torch.cat(own_groups) if own_groups else self.ids[:0]
+            groups[-2:] = [torch.cat(groups[-2:])]
+        return torch.cat([self.ids[:0], *groups[number::count]])
+
+    @property
+    def own_ids(self) -> list[Tensor]:
+        """The ids of each micro-batch of this process; of an undivided batch all in one."""
+        return [self.ids] if self.parts is None else [ids for _, ids in self.parts if len(ids)]
+
+    def divided(self, numbers: range, count: int, empty: bool = False) -> Batch:
+        """The batch of a process with these micro-batches, out of ``count`` on all processes."""
+        if self.parts is not None or len(numbers) == count:
+            return self
+        return replace(self, parts=self.micro_batches(numbers, count, empty), part_count=count)
 
     def micro_batches(
         self, numbers: range, count: int, empty: bool = False
     ) -> list[tuple[int, Tensor]]:
         """(number, ids) of the non-empty micro-batches, out of ``count``; of all if ``empty``."""
-        micro_batches = ((number, self.micro_batch(number, count)) for number in numbers)
-        return [(number, ids) for number, ids in micro_batches if empty or len(ids)]
+        if self.parts is not None:
+            return list(self.parts)
+        all_ = ((number, self.micro_batch(number, count)) for number in numbers)
+        return [(number, ids) for number, ids in all_ if empty or len(ids)]
 
 
 Encoded = tuple[Tensor, ...]
@@ -120,7 +139,7 @@ Encoded = tuple[Tensor, ...]
 class Phase(ABC):
     """One loss, its batches and the parameters that it updates.
 
-    A subclass defines the abstract methods; the other methods do nothing by default.
+    A subclass defines the abstract methods; the others do nothing by default.
     """
 
     name: str
@@ -134,6 +153,8 @@ class Phase(ABC):
     table: TableRows | None = None
     #: a table that is read by rows only if it is sharded over processes, when it becomes ``table``
     divisible: TableRows | None = None
+    #: the distinct rows that all processes read, from those of each (a collective), if needed
+    union: Callable[[Tensor], Tensor] | None = None
 
     @abstractmethod
     def steps(self) -> int:
@@ -150,8 +171,7 @@ class Phase(ABC):
     def end_epoch(self, seed: int, epoch: int) -> None:
         """Called once per epoch, after the last step of the phase.
 
-        Called again if a run resumes after that step, so the result must depend on the weights
-        only.
+        Called again if a run resumes after that step: the result must depend on the weights only.
         """
         return
 
@@ -189,7 +209,7 @@ class Phase(ABC):
 
     @cached_property
     def device(self) -> torch.device:
-        """The device of the parameters."""
+        """That of the parameters."""
         return self.parameters()[0].device
 
     def on_device(self, batch: Batch, ids: Tensor | None = None) -> Any:
@@ -205,7 +225,7 @@ class Phase(ABC):
     def encode(self, batch: Batch) -> Encoded:
         """Compute what the micro-batches of a step share, such as embeddings of the whole graph.
 
-        Must be the same in every process, so key random numbers by the batch.
+        Key its random numbers by the batch: they must be the same in every process.
         """
         return ()
 
@@ -215,16 +235,16 @@ class Phase(ABC):
 
     @abstractmethod
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
-        """The loss terms of a micro-batch: of the examples ``ids``."""
+        """The loss terms of the examples ``ids``, a micro-batch."""
 
     def regularizers(self, encoded: Encoded, batch: Batch) -> Sequence[Term]:
         """Loss terms that belong to no example; added once per step, on rank 0."""
         return ()
 
     def buffers_to_sum(self) -> Sequence[Tensor]:
-        """Buffers that micro-batches accumulate, such as the moments of BatchNorm.
+        """Buffers that micro-batches accumulate, such as moments of BatchNorm; reset by ``encode``.
 
-        Summed in place over processes after the backward passes. ``encode`` resets them.
+        Summed in place over processes after the backward passes.
         """
         return ()
 
@@ -237,17 +257,11 @@ class Phase(ABC):
         """Exactly the parameters that this phase updates."""
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
-        """Replace the most expensive function of a step by ``wrap(function)``.
-
-        False if the phase has nothing to compile.
-        """
+        """Replace the most expensive function of a step by ``wrap(function)``; False: none."""
         return False
 
     def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
-        """Replace the functions that build the tensors of a batch by ``wrap(function)``.
-
-        For profiling. These functions must not call each other.
-        """
+        """Replace the functions that build a batch, which do not call each other; to profile."""
         self.encode_inputs = wrap(self.encode_inputs)  # type: ignore[method-assign]
         self.term_inputs = wrap(self.term_inputs)  # type: ignore[method-assign]
 

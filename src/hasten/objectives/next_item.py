@@ -126,8 +126,11 @@ class NextItemPhase(ExampleBatches):
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
         ids = self.ids(seed, epoch, index).numpy()
-        ids = ids[np.argsort(-self.target_counts[ids], kind="stable")]
-        total = float(self.target_counts[ids].sum())
+        counts = self.target_counts[ids]
+        # numpy sorts 16 bits by radix: 20 times as fast
+        few = counts.astype(np.int16) if self.max_length < 1 << 15 else counts
+        ids = ids[np.argsort(-few, kind="stable")]
+        total = float(counts.sum())
         return Batch(torch.from_numpy(ids), seed, epoch, index, {"targets": total})
 
     def examples(self, batch: Batch) -> int:

@@ -1,7 +1,8 @@
 """Pairwise training phases of tables that can be sharded.
 
 :class:`PairRowsPhase` gathers the rows of users and items once per step: of all users, positives
-and negatives of the global batch. The gradient is that of these rows, and
+and negatives of the global batch. Each process finds those of its own pairs, and gets the ids of
+the others from them. The gradient is that of these rows, and
 :class:`~hasten.training.optimizers.joined_row_adam.JoinedRowAdam` updates no others.
 :class:`GraphPairsPhase` is of models that encode a whole graph. The results are those of
 :class:`.PairwisePhase` over whole tables, except for rounding.
@@ -37,7 +38,10 @@ class PairRowsPhase(PairwisePhase):
         self.user_count = len(self.known_items)  # ``users`` may hold fewer
         self.varying = "each batch reads another number of rows"
         self._read: LastValueCache[Tensor] = LastValueCache()
-        self.table = TableRows(users, self.read, 3 * self.batch_size, others=(items,))
+        #: with their examples, which the entry keeps so that no others have their identity
+        self._last: LastValueCache[tuple[Tensor, Pairs]] = LastValueCache()
+        most = 3 * self.batch_size
+        self.table = TableRows(users, self.read, most, others=(items,), of_part=True)
 
     def rows_of(self, pairs: Pairs) -> Tensor:
         """int64 [3B] the rows of users, positives and negatives in both tables together."""
@@ -48,13 +52,19 @@ class PairRowsPhase(PairwisePhase):
         """int64 [S] the distinct rows that a step reads, ascending."""
 
         def find() -> Tensor:
-            rows = self.rows_of(self.pairs(batch, batch.ids))
-            return torch.from_numpy(distinct(rows.numpy()))
+            parts = [self.rows_of(self._pairs_once(batch, ids)) for ids in batch.own_ids]
+            rows = torch.cat([batch.ids[:0], *parts])
+            own = torch.from_numpy(distinct(rows.numpy()))
+            return own if self.union is None or batch.parts is None else self.union(own)
 
-        return self._read.get(batch.key, find)
+        return self._read.get(batch.part_key, find)
+
+    def _pairs_once(self, batch: Batch, ids: Tensor) -> Pairs:
+        """:meth:`pairs`, once if it is called with the same examples again."""
+        return self._last.get((batch.key, id(ids)), lambda: (ids, self.pairs(batch, ids)))[1]
 
     def term_inputs(self, batch: Batch, ids: Tensor) -> Pairs:
-        pairs = self.pairs(batch, ids)
+        pairs = self._pairs_once(batch, ids)
         return replace(pairs, nodes=torch.searchsorted(self.read(batch), self.rows_of(pairs)))
 
     def encode(self, batch: Batch) -> Encoded:

@@ -146,8 +146,9 @@ class PairwisePhase(ExampleBatches):
         self.known_items = known = CSR.of(histories).distinct()
         super().__init__(len(known.items), batch_size, shuffle=False)
         self.model, self._parameters = model, list(parameters)
-        encode: object = type(model).encode_pairs
-        if encode is InnerProductPairs.encode_pairs:  # it reads the pairs alone
+        #: whether a step encodes all pairs of its batch together, in every process
+        self.encodes_pairs = _overrides(model, "pair_inputs") or _overrides(model, "encode_pairs")
+        if not _overrides(model, "encode_pairs"):  # it reads the pairs alone
             self.varying = None
         self.l2, self.sampling = l2, sampling
         if not len(known.items):
@@ -180,7 +181,9 @@ class PairwisePhase(ExampleBatches):
         return Pairs(user, positive, negatives(self.known, user, base, ids))
 
     def pairs(self, batch: Batch, ids: Tensor) -> Pairs:
-        """The pairs of these examples, on the host; the whole batch is sampled once."""
+        """The pairs of these examples, on the host; an undivided batch is sampled once."""
+        if batch.parts is not None and not self.encodes_pairs and ids is not batch.ids:
+            return self.sample(batch, ids)
         whole = self._pairs.get(batch.key, lambda: self.sample(batch, batch.ids))
         if ids is batch.ids:
             return whole
@@ -192,7 +195,7 @@ class PairwisePhase(ExampleBatches):
             self.one_seed, self.varying = True, self.model.fix_shapes()
 
     def encode_inputs(self, batch: Batch) -> Any:
-        return self.model.pair_inputs(self.pairs(batch, batch.ids))
+        return self.model.pair_inputs(self.pairs(batch, batch.ids)) if self.encodes_pairs else ()
 
     def term_inputs(self, batch: Batch, ids: Tensor) -> Pairs:
         pairs = self.pairs(batch, ids)
@@ -223,3 +226,8 @@ class PairwisePhase(ExampleBatches):
 
     def parameters(self) -> Sequence[nn.Parameter]:
         return self._parameters
+
+
+def _overrides(model: PairwiseModel, method: str) -> bool:
+    default: object = getattr(InnerProductPairs, method)
+    return getattr(type(model), method) is not default

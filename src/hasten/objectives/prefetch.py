@@ -63,7 +63,7 @@ class Prefetcher:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            batch = self.phase.plan(request.seed, request.epoch, request.index)
+            batch = self._plan(request)
         self._next = None
         if request.index + 1 < self.phase.steps():
             following = replace(request, index=request.index + 1)
@@ -76,8 +76,12 @@ class Prefetcher:
             self._next[1].exception()
             self._next = None
 
-    def _send(self, request: BatchRequest) -> tuple[Batch, Sent[Any]]:
+    def _plan(self, request: BatchRequest) -> Batch:
         batch = self.phase.plan(request.seed, request.epoch, request.index)
+        return batch.divided(request.numbers, request.count)
+
+    def _send(self, request: BatchRequest) -> tuple[Batch, Sent[Any]]:
+        batch = self._plan(request)
         inputs = batch_inputs(
             self.phase, batch, batch.micro_batches(request.numbers, request.count)
         )

@@ -1,7 +1,7 @@
 """Training phase of sequential models: next item, by sampled softmax.
 
 A step reads few rows of the item table: those of its tokens, targets and sampled items. They are
-gathered once for the global batch, so that time and memory do not grow with the catalog, apart from
+gathered once for the batch, so that time and memory do not grow with the catalog, apart from
 the table itself (see :class:`~hasten.training.optimizers.row_adam.RowAdam`).
 """
 
@@ -101,7 +101,7 @@ class SampledSoftmaxPhase(NextItemPhase):
             most = int(longest.sum()) + len(longest) + negatives
             weight = model.items.weight
             on_device = self.on_device if is_large_on_device([weight]) else None
-            self.table = TableRows(weight, self.read, most, on_device=on_device)
+            self.table = TableRows(weight, self.read, most, on_device=on_device, of_part=True)
 
     def fix_shapes(self) -> None:
         """What is padded besides :mod:`.fixed_shapes`.
@@ -132,20 +132,32 @@ class SampledSoftmaxPhase(NextItemPhase):
         items: Int64 = self.histories.items[source].astype(np.int64, copy=False)
         return items
 
+    def targets(self, ids: Int64, numbers: Int64) -> Int64:
+        """Some of :meth:`last_items`: int64 [k] with these numbers."""
+        stops = np.cumsum(self.target_counts[ids])
+        user = np.searchsorted(stops, numbers, side="right")
+        source = self.histories.ends[self.users[ids[user]]] - stops[user] + numbers
+        items: Int64 = self.histories.items[source].astype(np.int64, copy=False)
+        return items
+
     def sample(self, batch: Batch) -> tuple[Tensor, Sample]:
         """int64 [R] the distinct items that a step reads, ascending, and its sampled items."""
         ids = batch.ids.numpy()
-        sample = self.shared.sample(*batch.key, self.last_items(ids))
-        read = distinct(np.concatenate([self.last_items(ids, more=1), sample.items]))
-        if (targets := self.capacity(ids)) is not None:
-            count = len(self.model.items)
-            most = min(count, targets + len(ids) + self.sample_size)
-            read = with_other_rows(read, most, count)
+        count = int(batch.denominators["targets"])
+        sample = self.shared.sample(*batch.key, count, lambda numbers: self.targets(ids, numbers))
+        items = [self.last_items(own.numpy(), more=1) for own in batch.own_ids if len(own)]
+        if self.union is not None and batch.parts is not None:  # all have the same sample
+            own_items = torch.from_numpy(distinct(np.concatenate([sample.items[:0], *items])))
+            items = [self.union(own_items).numpy()]
+        read = distinct(np.concatenate([*items, sample.items]))
+        if batch.parts is None and (targets := self.capacity(ids)) is not None:
+            rows = len(self.model.items)
+            read = with_other_rows(read, min(rows, targets + len(ids) + self.sample_size), rows)
         return torch.from_numpy(read), sample
 
     def drawn(self, batch: Batch) -> tuple[Tensor, Sample]:
         """:meth:`sample`, once per step."""
-        return self._drawn.get(batch.key, lambda: self.sample(batch))
+        return self._drawn.get(batch.part_key, lambda: self.sample(batch))
 
     def read(self, batch: Batch) -> Tensor:
         """int64 [R] the distinct items that a step reads, ascending."""

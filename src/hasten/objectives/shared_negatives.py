@@ -15,6 +15,7 @@ al. 2019), for the mixture too (the balance heuristic of Veach & Guibas 1995).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 
 from hasten.arrays import Int64, ragged_positions
-from hasten.ops.random import Stream, integers, key, permutation
+from hasten.ops.random import Stream, bits, integers, key
 
 Sampling = Literal["uniform", "in-batch", "mixed"]
 
@@ -47,16 +48,20 @@ class SharedNegatives:
         self.of_batch = {"uniform": 0, "mixed": negatives // 2, "in-batch": negatives}[sampling]
         self.uniform = negatives - self.of_batch
 
-    def sample(self, seed: int, epoch: int, step: int, targets: Int64) -> Sample:
-        """The sample of a step with these targets (int64 [T], of the global batch)."""
+    def sample(
+        self, seed: int, epoch: int, step: int, count: int, target: Callable[[Int64], Int64]
+    ) -> Sample:
+        """The sample of a step.
+
+        count: of the targets of the global batch. target: those with these numbers, int64 [k].
+        """
         base = key(seed, Stream.NEGATIVES, epoch, step)
         uniform_items = integers(len(self.shares), base, torch.arange(self.uniform)).numpy()
-        if not self.of_batch:
-            targets = targets[:0]
-        elif self.of_batch < len(targets):
-            order = permutation(len(targets), key(seed, Stream.NEGATIVES, epoch, step, 1)).numpy()
-            targets = targets[order[: self.of_batch]]
-        return self.weighted(uniform_items, targets)
+        chosen = np.arange(min(self.of_batch, count))
+        if 0 < self.of_batch < count:  # the first of a permutation
+            keys = bits(key(seed, Stream.NEGATIVES, epoch, step, 1), torch.arange(count)).numpy()
+            chosen = np.argpartition(keys, self.of_batch)[: self.of_batch]
+        return self.weighted(uniform_items, target(chosen))
 
     def weighted(self, uniform: Int64, of_batch: Int64) -> Sample:
         """The distinct items of both draws, with their weights."""

@@ -1,7 +1,8 @@
 """Phases with sampled negatives that gather the rows of large tables once per step.
 
 The rows of all inputs, answers and negatives of the global batch are gathered once; tokens and
-candidates are then places among them. The gradient is that of these rows, and
+candidates are then places among them. Each process finds those of its own examples, and gets the
+ids of the others from them. The gradient is that of these rows, and
 :class:`~hasten.training.optimizers.row_adam.RowAdam` updates no others. The result is that of the
 same phase over the whole table, except for rounding.
 """
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hasten.arrays import distinct
+from hasten.arrays import Int64, distinct
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
 from hasten.objectives.completion import (
     CompletionMicroBatch,
@@ -74,16 +75,17 @@ class StepRows(ExampleBatches):
         :class:`.TableRows`.
         """
         self.embeddings = embeddings
-        self._micro_batch: LastValueCache[Any] = LastValueCache()
+        #: with its examples, which the entry keeps so that no others have their identity
+        self._laid_out: LastValueCache[tuple[Tensor, Any]] = LastValueCache()
         self._read: LastValueCache[Tensor] = LastValueCache()
         count = len(embeddings)
         expected_rows = math.ceil(count * -math.expm1(-draws / count))
         if whole:
             self.divisible = TableRows(
-                embeddings.weight, self.read, expected_rows, whole=True, beside=beside
+                embeddings.weight, self.read, expected_rows, whole=True, beside=beside, of_part=True
             )
         elif sharded == "always" or FEWEST * expected_rows <= count:
-            self.table = TableRows(embeddings.weight, self.read, expected_rows)
+            self.table = TableRows(embeddings.weight, self.read, expected_rows, of_part=True)
 
     @abstractmethod
     def laid_out(self, batch: Batch, ids: Tensor) -> Any:
@@ -97,18 +99,23 @@ class StepRows(ExampleBatches):
     def terms_of(self, batch: Batch, micro_batch: Any) -> Sequence[Term]:
         """The loss terms of a micro-batch."""
 
-    def whole(self, batch: Batch) -> Any:
-        """The global batch as one micro-batch, once per step."""
-        return self._micro_batch.get(batch.key, lambda: self.laid_out(batch, batch.ids))
+    def micro_batch_of(self, batch: Batch, ids: Tensor) -> Any:
+        """:meth:`laid_out`, once if it is called with the same examples again."""
+        made = self._laid_out.get((batch.key, id(ids)), lambda: (ids, self.laid_out(batch, ids)))
+        return made[1]
 
     def read(self, batch: Batch) -> Tensor:
         """int64 [R] the distinct rows that a step reads, ascending."""
 
         def find() -> Tensor:
-            ids = [each.reshape(-1).numpy() for each in self.ids_of(self.whole(batch))]
-            return torch.from_numpy(distinct(np.concatenate(ids)))
+            ids: list[Int64] = [np.empty(0, np.int64)]
+            for each in batch.own_ids:
+                micro_batch = self.micro_batch_of(batch, each)
+                ids += [rows.reshape(-1).numpy() for rows in self.ids_of(micro_batch)]
+            rows = torch.from_numpy(distinct(np.concatenate(ids)))
+            return rows if self.union is None or batch.parts is None else self.union(rows)
 
-        return self._read.get(batch.key, find)
+        return self._read.get(batch.part_key, find)
 
     def encode(self, batch: Batch) -> Encoded:
         """The rows that the step reads."""
@@ -120,7 +127,7 @@ class StepRows(ExampleBatches):
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         if self.table is None:
             return super().terms(encoded, batch, ids)  # type: ignore[safe-super]
-        micro_batch = self.whole(batch) if ids is batch.ids else self.laid_out(batch, ids)
+        micro_batch = self.micro_batch_of(batch, ids)
         with self.embeddings.reading(self.read(batch), encoded[0]):
             return self.terms_of(batch, micro_batch)
 

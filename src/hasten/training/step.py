@@ -49,18 +49,17 @@ class OptimizerStep:
         device: torch.device,
         processes: Processes | None = None,
     ) -> None:
-        self.phase = phase
-        self.phase_index = phase_index
-        self.options = options
-        self.precision = precision
-        self.shard = shard
-        self.device = device
+        self.phase, self.phase_index = phase, phase_index
+        self.options, self.precision = options, precision
+        self.shard, self.device = shard, device
         #: the model's parameters that this phase updates
         self.parameters = list(phase.parameters())
         self.optimizer = make_optimizer(phase, options, scaled=precision.scaler is not None)
         self.tf32 = uses_tf32(options.matmul, device)
         self.prefetcher = None if device.type == "cpu" else Prefetcher(phase, device)
         self.all_reduce = GradientAllReduce(processes) if processes and processes.joined else None
+        if self.all_reduce is not None and self.optimizer.gathers:
+            phase.union = self.all_reduce.union
         #: ControlFlags of the last step, summed over all processes; None without a process group
         self.summed_control_flags: Tensor | None = None
         #: micro-batches per step of this process
@@ -103,6 +102,7 @@ class OptimizerStep:
 
     def eager(self, batch: Batch, control_flags: Sequence[float] = ()) -> dict[str, Tensor]:
         """Take the step with the learning rate that is set."""
+        batch = batch.divided(*self.micro_batch_numbers, self.phase.collective)
         self.zero_grad()
         losses = self.try_accumulate(batch)
         if self.out_of_memory is not None and self.is_single_process:
@@ -110,7 +110,7 @@ class OptimizerStep:
         if self.all_reduce is not None:
             flags = [*control_flags, float(self.out_of_memory is not None)]
             tensors, buffers = self.optimizer.summed, self.phase.buffers_to_sum()
-            rows = touched_rows(self.phase.table, tensors, batch)
+            rows = touched_rows(self.phase.table, tensors, batch, self.all_reduce.union)
             losses, summed_flags = self.all_reduce(tensors, losses, flags, buffers, rows)
             self.optimizer.add_rows()  # adds gradients of rows to those of tables
             self.summed_control_flags, self.summed_failures = summed_flags[:-1], summed_flags[-1:]

@@ -19,6 +19,8 @@ class PhaseAdam(torch.optim.Adam):
     Set ``found_inf`` to 1 before :meth:`step` to leave weights, moments and step counts unchanged.
     """
 
+    #: whether :meth:`gather_rows` gathers the rows that the steps of all processes read
+    gathers = False
     grad_scale: Tensor | None
     found_inf: Tensor | None
 

@@ -40,6 +40,8 @@ class RowAdam(PhaseAdam):
     update are those of the rows. A hook after the step writes them back.
     """
 
+    gathers = True
+
     def __init__(
         self, parameters: Sequence[Tensor], options: TrainingOptions, table: TableRows
     ) -> None:

@@ -27,6 +27,8 @@ class ShardedAdam(PhaseAdam):
     ``table.beside`` are vectors [R] of these rows.
     """
 
+    gathers = True
+
     def __init__(
         self,
         parameters: Sequence[Tensor],
