@@ -35,6 +35,8 @@ class NodeTypes:
     @classmethod
     def of(cls, graph: KnowledgeGraph) -> NodeTypes:
         """The types of a graph; a single type ``entity`` if the graph is not typed."""
+        if isinstance(graph, GraphWithTypes):
+            return graph.types
         count, relations = len(graph.entities), len(graph.relations)
         if not graph.typed:
             zeros = np.zeros(relations, np.int64)
@@ -63,6 +65,12 @@ class NodeTypes:
         return np.repeat(np.arange(len(self.names)), self.sizes)
 
 
+class GraphWithTypes(KnowledgeGraph):
+    """A typed graph whose types are stored, so that they are not derived from all its triples."""
+
+    types: NodeTypes
+
+
 def type_codes(labels: pa.Array) -> tuple[tuple[str, ...], Int64]:
     """Names of the types, sorted as their labels are, and the type of every label ``type::id``."""
     parts = pc.split_pattern(labels, TYPE_MARK, max_splits=1)
@@ -76,6 +84,8 @@ def type_codes(labels: pa.Array) -> tuple[tuple[str, ...], Int64]:
 
 def type_sizes(graph: KnowledgeGraph) -> tuple[int, ...]:
     """Number of nodes of each type; a single type if the graph is not typed."""
+    if isinstance(graph, GraphWithTypes):
+        return tuple(graph.types.sizes.tolist())
     if not graph.typed:
         return (len(graph.entities),)
     names, code = type_codes(graph.entities.labels)
