@@ -49,7 +49,7 @@ class NodeTypes:
         source, target = np.zeros((2, relations), np.int64)
         source[triples.relation] = code[triples.head]
         target[triples.relation] = code[triples.tail]
-        return cls(names, offsets, source, target, symmetric_relations(triples, relations, count))
+        return cls(names, offsets, source, target, symmetric_relations(triples, relations, code))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -97,8 +97,16 @@ def ids_of(labels: pa.Array) -> pa.Array:
     return pc.list_element(pc.split_pattern(labels, TYPE_MARK, max_splits=1), 1)
 
 
-def symmetric_relations(triples: Triples, relations: int, entities: int) -> NDArray[np.bool_]:
-    """[R] whether every edge of a relation is stored in both directions; loops do not count."""
+def symmetric_relations(triples: Triples, relations: int, code: Int64) -> NDArray[np.bool_]:
+    """[R] whether every edge of a relation is stored in both directions; loops do not count.
+
+    code: the type of every node. Relations between two types are not symmetric, and not sorted.
+    """
+    of_one_type = np.bincount(triples.relation, minlength=relations) > 0
+    of_one_type[triples.relation[code[triples.head] != code[triples.tail]]] = False
+    if not of_one_type.all():
+        triples = triples.take(of_one_type[triples.relation])
+    entities = len(code)
     forward = np.sort((triples.relation * entities + triples.head) * entities + triples.tail)
     turned = (triples.relation * entities + triples.tail) * entities + triples.head
     has_reverse = among(turned, forward)
