@@ -27,7 +27,7 @@ def ragged_positions(offsets: Int64, rows: Int64) -> tuple[Int64, Int64]:
     return positions, new
 
 
-def matches(queries: Int64, keys: Int64) -> tuple[Int64, Int64]:
+def matches(queries: NDArray[Any], keys: NDArray[Any]) -> tuple[Int64, Int64]:
     """All pairs (index into wanted, index into keys) with the same key; keys are ascending."""
     # neighboring searches read the same memory: 10 times as fast for millions of keys
     order = np.argsort(queries, kind="stable")

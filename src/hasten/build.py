@@ -29,6 +29,8 @@ from hasten.data.event_store.manifest import holds_store
 from hasten.data.event_store.mapped import MappedDataset
 from hasten.data.event_store.opened import open_store
 from hasten.data.graph.load import load_graph, with_node_features
+from hasten.data.graph_store.manifest import holds_graph_store
+from hasten.data.graph_store.opened import open_graph_store
 from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.load_features import load_features, load_pairs
 from hasten.data.interactions.load_item_features import with_features
@@ -74,7 +76,7 @@ def _read(config: RunConfig, table: object | None) -> AnyDataset:
     seed = options.seed_for_split(config.seed)
     if table is None and options.path is not None:
         path = Path(options.path)
-        if RunFolder.holds_run(path) or holds_store(path):
+        if any(holds(path) for holds in (RunFolder.holds_run, holds_store, holds_graph_store)):
             return _stored(path, config)
     if isinstance(options, TripleOptions):
         return _read_graph(config, options, table, seed)
@@ -90,9 +92,11 @@ def _read(config: RunConfig, table: object | None) -> AnyDataset:
 
 
 def _stored(run: Path, config: RunConfig) -> AnyDataset:
-    """The events of a store, or the data that a run stores, divided as in that run."""
+    """The data of a store, or those that a run stores, divided as in that run."""
     if holds_store(run):
         return _fitting(open_store(run, config.data), config, run)
+    if holds_graph_store(run):
+        return _fitting(open_graph_store(run, config.data), config, run)
     requested_options, default = config.data, type(config.data)()
     stored_options = load_config(run / "config.yaml").data
     for name in type(requested_options).model_fields.keys() - {"path", "refit"}:

@@ -19,6 +19,8 @@ from hasten.data.event_store.manifest import holds_store
 from hasten.data.event_store.opened import open_store
 from hasten.data.graph.files import claims_triples, holds_typed, located
 from hasten.data.graph.load import load_graph, with_node_features
+from hasten.data.graph_store.manifest import holds_graph_store
+from hasten.data.graph_store.opened import open_graph_store
 from hasten.data.interactions.load_features import load_features
 from hasten.data.interactions.load_item_features import load_sequences
 from hasten.data.interactions.load_knowledge import load_knowledge
@@ -55,6 +57,8 @@ def load_any(options: AnyDataOptions, seed: int) -> AnyDataset:
     seed = options.seed_for_split(seed)
     if options.path is not None and holds_store(Path(options.path)):
         return open_store(Path(options.path), options)
+    if options.path is not None and holds_graph_store(Path(options.path)):
+        return open_graph_store(Path(options.path), options)
     if options.format != triples.NAME and holds_knowledge(options):
         return load_knowledge(narrowed(options, KnowledgeOptions), seed)
     if options.format != triples.NAME and holds_features(options):

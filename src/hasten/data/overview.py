@@ -23,6 +23,7 @@ from hasten.data.readers import Claim, recognize, triples
 from hasten.data.readers.features import open_features
 from hasten.data.sources import catalogue
 from hasten.data.sources.files import Files, locate
+from hasten.data.stores import MAPPED
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, AnyDataset, Dataset, KnowledgeGraph
 
 _QUANTILES = {"min": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1.0}
@@ -107,8 +108,15 @@ def inspect(options: AnyDataOptions, dataset: AnyDataset | None = None) -> Overv
         split=dataset.split,
         notes=list(dataset.source.notes),
         settings=options.model_dump(exclude_defaults=True) | settings,
-        readings=["interactions"] if isinstance(dataset, MappedDataset) else readings(options),
+        readings=_readings(options, dataset),
     )
+
+
+def _readings(options: AnyDataOptions, dataset: AnyDataset) -> list[str]:
+    """The kinds of data that the files, or the store, can be read as."""
+    if isinstance(dataset, MAPPED):
+        return ["typed" if isinstance(dataset, KnowledgeGraph) else "interactions"]
+    return readings(options)
 
 
 def _describe_files(
@@ -117,7 +125,7 @@ def _describe_files(
     """What the files of the data are, and the options that read the same without guessing."""
     if catalogue.registered(options.path) is not None:
         return [], {}
-    if isinstance(dataset, MappedDataset):
+    if isinstance(dataset, MAPPED):
         return [_origin(source) for source in dataset.manifest.sources], {}
     if isinstance(dataset, KnowledgeGraph):
         return _files_of_graph(options)

@@ -18,10 +18,12 @@ from hasten.atomic_write import atomic_path, write_atomically
 from hasten.data import event_features, item_features
 from hasten.data.columns.label_digest import add_labels
 from hasten.data.event_features import EventFeatures
-from hasten.data.event_store import linked
-from hasten.data.event_store.mapped import MappedDataset
+from hasten.data.event_store.opened import reopen
+from hasten.data.graph_store.opened import open_graph_store
 from hasten.data.interactions.store_features import copied_features, load_features, save_features
 from hasten.data.item_features import ItemFeatures
+from hasten.data.store_folder.files import file_names, link
+from hasten.data.stores import MAPPED
 from hasten.data.tables import (
     AnyDataset,
     Dataset,
@@ -50,9 +52,7 @@ _DTYPES = {"rating": "<f4", "part": "<i1", "rank_last": "<i1"}
 def describe_data(dataset: AnyDataset) -> dict[str, Any]:
     """The content of ``data.json`` in the run folder."""
     source = dataset.source
-    store = {}
-    if isinstance(dataset, MappedDataset):
-        store = {"store": str(dataset.folder)}
+    store = {"store": str(dataset.folder)} if isinstance(dataset, MAPPED) else {}
     return {
         **store,
         "name": dataset.name,
@@ -71,7 +71,7 @@ def fingerprint(dataset: AnyDataset) -> str:
 
     Of a store, over the hashes of its files, so that these are not read.
     """
-    if isinstance(dataset, MappedDataset):
+    if isinstance(dataset, MAPPED):
         return dataset.fingerprint
     vocabularies, columns = list(_vocabularies(dataset)), list(_columns(dataset).items())
     if isinstance(dataset, KnowledgeGraph):
@@ -128,8 +128,8 @@ def _columns(dataset: AnyDataset) -> dict[str, NDArray[Any] | None]:
 
 def stored_files(dataset: AnyDataset) -> list[str]:
     """The names of the files that :func:`save_dataset` writes."""
-    if isinstance(dataset, MappedDataset):
-        return [*linked.file_names(dataset), DESCRIPTION]
+    if isinstance(dataset, MAPPED):
+        return [*file_names(dataset.manifest), DESCRIPTION]
     return [*_tables(dataset), *copied_features(_modalities(dataset)), DESCRIPTION]
 
 
@@ -146,9 +146,9 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
         mark = fingerprint(dataset)
         of_items, of_events = _features(dataset)
         of_store: dict[str, Any] = {}
-        if isinstance(dataset, MappedDataset):
-            linked.link(dataset, folder)
-            of_store = {"kind": "store", "options": dataset.options, "refit": dataset.refit}
+        if isinstance(dataset, MAPPED):
+            link(dataset.folder, dataset.manifest, folder)
+            of_store = dataset.reopening
         else:
             for name, table in _tables(dataset).items():
                 with atomic_path(folder / name) as temporary:
@@ -220,8 +220,9 @@ def load_stored(folder: Path) -> AnyDataset:
                 f"{FORMAT_VERSION}: use the hasten version that wrote it"
             )
         if described.get("kind") == "store":
-            mapped = linked.reopen(folder, described)
-            return _require_same(mapped, described, folder)
+            return _require_same(reopen(folder, described), described, folder)
+        if described.get("kind") == "graph store":
+            return _require_same(open_graph_store(folder), described, folder)
         graph = described.get("kind") == "triples"
         names = GRAPH_FILES if graph else FILES
         first, second, table = _read(folder, names)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from hasten.arrays import Int64
 from hasten.config import EvaluationOptions
 from hasten.data.columns.checks import counted
+from hasten.data.graph_store.mapped import MappedGraph, triple_blocks
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, KnowledgeGraph
 from hasten.evaluation.candidate_ranges import ranges_of
 from hasten.evaluation.metrics import Ties
@@ -129,16 +130,29 @@ class CompletionTask:
         return np.repeat(among - self.excluded.lengths, self.targets.lengths)
 
 
-def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions) -> CompletionTask:
-    """The link-prediction task of VALID or TEST. It has no queries if the part is empty."""
+def completion_task(
+    graph: KnowledgeGraph, part: int, options: EvaluationOptions, chosen: Int64 | None = None
+) -> CompletionTask:
+    """The link-prediction task of VALID or TEST. It has no queries if the part is empty.
+
+    chosen: a sample of the triples of the part, ascending; None: all.
+    """
     assert part in (VALID, TEST)
     entities, relations = len(graph.entities), len(graph.relations)
-    grouped = group_queries(graph.of(part), relations, entities)
-    filtering, words = graph.triples, CompletionProtocol.filtered
+    held_out = graph.of(part)
+    if isinstance(graph, MappedGraph):
+        is_last = np.zeros(len(held_out), bool)
+    else:
+        is_last = graph.rank_last[graph.part == part]
+    sampled = None
+    if chosen is not None and len(chosen) < len(held_out):
+        held_out, is_last, sampled = held_out.take(chosen), is_last[chosen], len(chosen)
+    grouped = group_queries(held_out, relations, entities)
+    filtering, words = triple_blocks(graph), CompletionProtocol.filtered
     if part == VALID and not options.filter_test:
-        filtering, words = graph.of(TRAIN, VALID), "train and valid"
+        filtering, words = triple_blocks(graph, TRAIN, VALID), "train and valid"
     excluded = known_answers(filtering, relations, grouped.queries, entities)
-    rank_last = graph.rank_last[graph.part == part][grouped.triple]
+    rank_last = is_last[grouped.triple]
     misses, name = int(rank_last.sum()), PART_NAMES[part]
     leaks = graph.source.counts.get(f"inverse_leaks_in_{name}", 0)
     protocol = CompletionProtocol(
@@ -151,6 +165,7 @@ def completion_task(graph: KnowledgeGraph, part: int, options: EvaluationOptions
         leaks,
         words,
         peer_words(options.like, graph.split),
+        sampled,
     )
     start, stop = ranges_of(graph, grouped.queries.relation) or (None, None)
     return CompletionTask(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.data.graph.node_types import NodeTypes
+from hasten.data.graph_store.mapped import triple_blocks
 from hasten.data.tables import KnowledgeGraph
 from hasten.evaluation.query_tiles import TILE_ROWS
 from hasten.evaluation.ranker import scoring
@@ -71,7 +72,7 @@ def negative_links(
     entities, relations = len(graph.entities), len(graph.relations)
     known_ends, turned = ((held_out.head, 0), (held_out.tail, relations))[side]
     queries = TripleQueries(known_ends, held_out.relation + turned)
-    known = known_answers(graph.triples, relations, queries, entities)
+    known = known_answers(triple_blocks(graph), relations, queries, entities)
     codes = known.rows * entities + known.items
     kind = (types.target, types.source)[side][held_out.relation]
     row = np.arange(len(held_out))

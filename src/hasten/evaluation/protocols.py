@@ -19,6 +19,7 @@ from hasten.config import EvaluationOptions
 from hasten.data.audit import seconds_between
 from hasten.data.columns import counter_random as counter
 from hasten.data.columns.checks import counted
+from hasten.data.graph_store.mapped import MappedGraph
 from hasten.data.tables import (
     PART_NAMES,
     TEST,
@@ -180,7 +181,11 @@ AnyTask = RankingTask | CompletionTask
 def ranking_task(dataset: AnyDataset, part: int, options: EvaluationOptions, seed: int) -> AnyTask:
     """The ranking task of VALID or TEST. It has no queries if the part is empty."""
     if isinstance(dataset, KnowledgeGraph):
-        return completion_task(dataset, part, options)
+        chosen, count = None, options.triples
+        if isinstance(dataset, MappedGraph) and isinstance(count, int):
+            # the queries of all triples need not fit into memory
+            chosen = sampled_rows(dataset.sizes[part], min(count, dataset.sizes[part]), seed)
+        return completion_task(dataset, part, options, chosen)
     return recommendation_task(dataset, part, options, seed)
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.data.graph.node_types import NodeTypes
+from hasten.data.graph_store.mapped import triple_blocks
 from hasten.data.tables import KnowledgeGraph, Vocabulary
 from hasten.errors import UsageError
 from hasten.evaluation.candidate_ranges import ranges_of
@@ -146,7 +147,7 @@ def _entities(
     for_heads = bool((ends[0] < 0)[0])
     query_entities = ends[:, 2] if for_heads else ends[:, 0]
     queries = TripleQueries(query_entities, ends[:, 1] + (relations if for_heads else 0))
-    answers = known_answers(graph.triples, relations, queries, entities)
+    answers = known_answers(triple_blocks(graph), relations, queries, entities)
     hidden = answers if known == "filter" else None
     ranges = ranges_of(graph, queries.relation)
     row, entity, place, score = top_k(loaded.model, queries, entities, topk, hidden, ranges=ranges)

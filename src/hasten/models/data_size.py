@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hasten.config import RunConfig
+from hasten.data.graph_store.mapped import MappedGraph
 from hasten.data.tables import TRAIN, VALID, AnyDataset, KnowledgeGraph
 
 
@@ -36,6 +37,14 @@ class DataSize:
     @classmethod
     def of(cls, dataset: AnyDataset) -> DataSize:
         validated = dataset.holds(VALID)
+        if isinstance(dataset, MappedGraph):
+            return cls(
+                entities=len(dataset.entities),
+                relations=len(dataset.relations),
+                triples=dataset.sizes[TRAIN],
+                queries=dataset.manifest.queries,
+                validated=validated,
+            )
         if isinstance(dataset, KnowledgeGraph):
             triples, count = dataset.of(TRAIN), len(dataset.relations)
             sides = (triples.head, triples.tail)

@@ -51,7 +51,7 @@ class LinkBlocks:
     ) -> LinkBlocks:
         """On the host; links: sorted by relation; wanted: the nodes of the vectors, ascending."""
         graph, count = sampler.graph, len(links)
-        relation = graph.kind[links]
+        relation = graph.kind(links)
         kinds, begin, sizes = np.unique(relation, return_index=True, return_counts=True)
         groups = [(kind, side) for side in (0, 1) for kind in range(len(kinds))]
         lists = [sampler.negatives(batch, int(kinds[kind]), side) for kind, side in groups]
@@ -61,7 +61,7 @@ class LinkBlocks:
         group = np.repeat(np.arange(len(groups)), np.tile(blocks, 2))
         slot = np.zeros(len(group) * BLOCK, np.int64)
         unknown = np.zeros((len(slot), width), bool)
-        ends, first = (graph.head[links], graph.tail[links]), 0
+        ends, first = graph.ends(links), 0
         for number, (kind, side) in enumerate(groups):
             link_rows, negatives = np.arange(begin[kind], begin[kind] + sizes[kind]), lists[number]
             candidates[number, : len(negatives)] = negatives

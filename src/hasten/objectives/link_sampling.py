@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.arrays import Int64, matches, pair_mask, ragged_offsets
+from hasten.arrays import Int64, pair_mask
+from hasten.data.graph.messages import IntArray, narrow
 from hasten.objectives.base import Batch
 from hasten.objectives.permutations import LastValueCache, cached_permutation
 from hasten.ops.graph.message_graph import MessageGraph
@@ -46,22 +47,16 @@ class LinkSampler:
     def __init__(self, graph: MessageGraph, sampling: LinkSampling) -> None:
         self.graph, self.sampling = graph, sampling
         #: number of links
-        self.links = len(graph.head)
-        self.bounds = np.searchsorted(graph.kind, np.arange(len(graph.types.source) + 1))
-        self.known = [_known(graph, heads) for heads in (False, True)]
-        self._orders: LastValueCache[list[Int64]] = LastValueCache()
+        self.links = len(graph.links)
+        self.bounds = graph.links.bounds
+        self._orders: LastValueCache[list[IntArray]] = LastValueCache()
         self._node_order: LastValueCache[Tensor] = LastValueCache()
         self._negatives: LastValueCache[dict[tuple[int, int], Int64]] = LastValueCache()
 
     @cached_property
-    def _incident(self) -> tuple[Int64, Int64, Int64]:
-        """Endpoints of links by node, their offsets, and the nodes that have links.
-
-        Endpoint i is the head of link i, endpoint i + number of links its tail.
-        """
-        ends = np.concatenate([self.graph.head, self.graph.tail])
-        offsets = ragged_offsets(ends, self.graph.nodes)
-        return np.argsort(ends, kind="stable"), offsets, np.flatnonzero(np.diff(offsets))
+    def _linked(self) -> Int64:
+        """The nodes that have links."""
+        return np.flatnonzero(np.diff(self.graph.endpoints[1]))
 
     @property
     def _links_per_step(self) -> Int64:
@@ -74,7 +69,7 @@ class LinkSampler:
         if self.sampling.steps is not None:
             return self.sampling.steps
         if self.sampling.mode == "neighbors":
-            return -(-len(self._incident[2]) // self.sampling.batch_size)
+            return -(-len(self._linked) // self.sampling.batch_size)
         return int(np.max(-(-np.diff(self.bounds) // self._links_per_step)))
 
     def sample(self, seed: int, epoch: int, index: int) -> Int64:
@@ -85,11 +80,15 @@ class LinkSampler:
     def _by_relation(self, seed: int, epoch: int, index: int) -> Int64:
         """Some links of every relation: each once per epoch, or as many as fit."""
 
-        def permute() -> list[Int64]:
+        def permute() -> list[IntArray]:
+            keys = (key(seed, Stream.PERMUTATION, epoch, _LINKS, r) for r in range(relations))
+            sizes = np.diff(self.bounds).tolist()
             return [
-                permutation(int(size), key(seed, Stream.PERMUTATION, epoch, _LINKS, r)).numpy()
-                for r, size in enumerate(np.diff(self.bounds))
+                narrow(permutation(size, base).numpy(), size)
+                for size, base in zip(sizes, keys, strict=True)
             ]
+
+        relations = len(self.bounds) - 1
 
         orders = self._orders.get((seed, epoch), permute)
         links, steps = [], self.steps()
@@ -106,7 +105,7 @@ class LinkSampler:
 
     def _by_node(self, seed: int, epoch: int, index: int) -> Int64:
         """One link of each of some nodes."""
-        incident, offsets, linked = self._incident
+        (incident, offsets), linked = self.graph.endpoints, self._linked
         count = len(linked)
         order = cached_permutation(self._node_order, count, seed, epoch, _NODES).numpy()
         size = min(self.sampling.batch_size, count)
@@ -117,7 +116,7 @@ class LinkSampler:
         base = key(seed, Stream.POSITIVES, epoch, index, _CHOICE)
         degree = torch.from_numpy(offsets[nodes + 1] - offsets[nodes])
         chosen = integers(degree, base, torch.from_numpy(nodes)).numpy()
-        return np.unique(incident[offsets[nodes] + chosen] % self.links)
+        return np.unique(incident[offsets[nodes] + chosen].astype(np.int64) % self.links)
 
     def negatives(self, batch: Batch, relation: int, side: int) -> Int64:
         """Candidate tails (side 0) or heads (1) of a relation: nodes of its type, ascending."""
@@ -135,22 +134,5 @@ class LinkSampler:
 
     def unknown(self, relation: int, side: int, given: Int64, candidates: Int64) -> Tensor:
         """Bool [B, M]: whether a candidate is not known to be linked to a given node [B]."""
-        codes, answers = self.known[side]
-        row, place = matches(relation * self.graph.nodes + given, codes)
-        known = pair_mask(row, answers[place], len(given), candidates)
-        return torch.from_numpy(~known)
-
-
-def _known(graph: MessageGraph, heads: bool) -> tuple[Int64, Int64]:
-    """Codes of all (relation, given node), ascending, and the node that each is linked to.
-
-    heads: tails are given and heads are the answers.
-    """
-    is_symmetric = graph.types.symmetric[graph.kind]
-    query_nodes, other = (graph.tail, graph.head) if heads else (graph.head, graph.tail)
-    codes = np.concatenate(
-        [graph.kind * graph.nodes + query_nodes, (graph.kind * graph.nodes + other)[is_symmetric]]
-    )
-    answer = np.concatenate([other, query_nodes[is_symmetric]])
-    order = np.lexsort((answer, codes))
-    return codes[order], answer[order]
+        row, answers = self.graph.answers(relation, side, given)
+        return torch.from_numpy(~pair_mask(row, answers, len(given), candidates))

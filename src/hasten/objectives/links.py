@@ -141,8 +141,8 @@ class LinkPhase(Phase):
     def _wanted(self, batch: Batch, ids: Int64) -> Int64:
         """The nodes whose vectors the terms of these examples need, ascending."""
         links = ids[ids < self.links]
-        nodes = [self.graph.head[links], self.graph.tail[links]]
-        for relation in np.unique(self.graph.kind[links]).tolist():
+        nodes = [*self.graph.ends(links)]
+        for relation in np.unique(self.graph.kind(links)).tolist():
             nodes += [self.sampler.negatives(batch, relation, side) for side in (0, 1)]
         anchors = ids[ids >= self.links] - self.links
         if self.contrast is not None and len(anchors):
@@ -214,11 +214,11 @@ class LinkPhase(Phase):
     def link_loss(self, batch: Batch, vectors: Tensor, wanted: Int64, links: Int64) -> Tensor:
         """The sum over these links (sorted by relation), one relation after the other."""
         total = vectors.new_zeros((), dtype=accumulation_dtype(vectors))
-        kinds, begin = np.unique(self.graph.kind[links], return_index=True)
+        kinds, begin = np.unique(self.graph.kind(links), return_index=True)
         groups = []
         for kind, part in zip(kinds.tolist(), np.split(links, begin[1:]), strict=True):
             sampled = [self.sampler.negatives(batch, kind, side) for side in (0, 1)]
-            groups.append((kind, [self.graph.head[part], self.graph.tail[part], *sampled]))
+            groups.append((kind, [*self.graph.ends(part), *sampled]))
         for (kind, (head, tail, *candidates)), rows in zip(
             groups, _rows_of_groups(vectors, wanted, [nodes for _, nodes in groups]), strict=True
         ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,14 +15,17 @@ from hasten.ops.negatives import KnownItems
 from hasten.scoring import TripleQueries
 
 
-def known_answers(triples: Triples, relations: int, queries: TripleQueries, entities: int) -> CSR:
-    """The answers of each query among these triples, ascending and distinct."""
+def known_answers(
+    triples: Iterable[Triples], relations: int, queries: TripleQueries, entities: int
+) -> CSR:
+    """The answers of each query among these blocks of triples, ascending and distinct."""
     query_codes = queries.relation * entities + queries.entity
-    parts = []
-    for entity, relation, answer in _directions(triples, relations):
-        codes = relation * entities + entity
-        is_wanted = maybe_among(codes, query_codes)
-        parts.append((codes[is_wanted], answer[is_wanted]))
+    parts = [(np.empty(0, np.int64), np.empty(0, np.int64))]
+    for block in triples:
+        for entity, relation, answer in _directions(block, relations):
+            codes = relation * entities + entity
+            is_wanted = maybe_among(codes, query_codes)
+            parts.append((codes[is_wanted], answer[is_wanted]))
     codes, answer = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     order = order_by(codes, answer)
     codes, answer = codes[order], answer[order]

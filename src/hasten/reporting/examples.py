@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hasten.arrays import Int64
+from hasten.data.graph_store.mapped import triple_blocks
 from hasten.data.tables import TEST, TRAIN, VALID, Dataset, KnowledgeGraph, Vocabulary
 from hasten.evaluation.candidate_ranges import ranges_of
 from hasten.evaluation.completion import CompletionTask
@@ -61,7 +62,7 @@ def predicted(loaded: LoadedRun, task: AnyTask, part: int) -> list[Example]:
     count = len(graph.relations)
     rows = np.array(_drawn(len(task.queries)), np.int64)
     queries = task.queries.take(rows)
-    before = graph.of(TRAIN) if part == VALID else graph.of(TRAIN, VALID)
+    before = triple_blocks(graph, *((TRAIN,) if part == VALID else (TRAIN, VALID)))
     assert part in (VALID, TEST)
     hidden = known_answers(before, count, queries, len(graph.entities))
     ranges = ranges_of(graph, queries.relation)

@@ -17,6 +17,8 @@ COPIED = re.compile(
     r"(data|environment|metrics|plan|update)\.json|metrics\.jsonl|(train|val)\.log"
     r"|data/(users|items|interactions|entities|relations|triples|facts|left_out)\.parquet"
     r"|data/((users|items)\.arrow|offsets\.i8|item\.i4|time\.i8|manifest\.json)"
+    r"|data/((entities|relations)\.arrow|(link_)?(head|tail)\.i[48]|relation\.i[48])"
+    r"|data/((source|target|link|by_target|endpoints)\.i[48]|endpoint_offsets\.i8)"
     r"|data/(dataset\.json|.+_feat\.npy)"
     rf"|{_CHECKPOINT}/((manifest|state)\.json|[\w.-]+\.safetensors)"
 )

@@ -14,11 +14,12 @@ import pytest
 from hasten.cli.main import main
 from hasten.config import InteractionOptions, SequenceOptions
 from hasten.data.event_store import buckets, collect
-from hasten.data.event_store.manifest import holds_store, read_manifest, verify
+from hasten.data.event_store.manifest import EventManifest, holds_store
 from hasten.data.event_store.opened import open_store
 from hasten.data.event_store.prepare import prepare
 from hasten.data.interactions.load import load_dataset
 from hasten.data.readers import arrow, separated
+from hasten.data.store_folder.manifest import read_manifest, verify
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.errors import DataError, UsageError
 
@@ -152,7 +153,7 @@ def test_a_store_holds_what_memory_does(make, tmp_path):
         assert found.source.counts[name] == counts[name]
     assert [steps[0][0], steps[-1][0]] == ["reading", "sorting"]
     assert steps[-1][1] == steps[-1][2]
-    verify(tmp_path / "store")
+    verify(tmp_path / "store", read_manifest(tmp_path / "store", EventManifest))
 
 
 @pytest.mark.parametrize(
@@ -225,10 +226,10 @@ def test_what_a_store_does_not_hold_is_refused(tmp_path, capsys):
 def test_a_change_of_the_source_and_of_the_files_is_noticed(tmp_path):
     given = numbers(tmp_path)
     first = prepare(InteractionOptions(**given), tmp_path / "store")
-    assert not read_manifest(tmp_path / "store").changed()
+    assert not read_manifest(tmp_path / "store", EventManifest).changed()
     with (tmp_path / "a.csv").open("a") as file:
         file.write("5,6,1600000000\n")
-    (changed,) = read_manifest(tmp_path / "store").changed()
+    (changed,) = read_manifest(tmp_path / "store", EventManifest).changed()
     assert "a.csv has changed since the store was made" in changed
     again = prepare(InteractionOptions(**given), tmp_path / "store", overwrite=True)
     assert again.fingerprint != first.fingerprint
@@ -236,10 +237,10 @@ def test_a_change_of_the_source_and_of_the_files_is_noticed(tmp_path):
     item = tmp_path / "store" / "item.i4"
     item.write_bytes(bytes(4) + item.read_bytes()[4:])
     with pytest.raises(DataError, match=r"item\.i4: damaged"):
-        verify(tmp_path / "store")
+        verify(tmp_path / "store", read_manifest(tmp_path / "store", EventManifest))
     item.write_bytes(b"")
     with pytest.raises(DataError, match=r"item\.i4: damaged: 0 bytes"):
-        read_manifest(tmp_path / "store")
+        read_manifest(tmp_path / "store", EventManifest)
 
 
 @pytest.mark.parametrize("what", ["reading", "sorting"])
@@ -257,7 +258,7 @@ def test_a_killed_call_leaves_the_store_as_it_was(what, tmp_path):
             prepare(InteractionOptions(**given), tmp_path / name, overwrite=True, report=kill)
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
-    assert read_manifest(tmp_path / "store") == before
+    assert read_manifest(tmp_path / "store", EventManifest) == before
     assert not (tmp_path / "other").exists()
     assert not any(map(holds_store, set(tmp_path.iterdir()) - {tmp_path / "store"}))
     prepare(InteractionOptions(**given), tmp_path / "other")

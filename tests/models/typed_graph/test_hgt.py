@@ -133,7 +133,14 @@ def naive_loss(model, phase, batch):
     scored = np.zeros(phase.links, bool)
     scored[links] = True
     z = naive_vectors(model, graph, scored)
-    triples = set(zip(graph.head.tolist(), graph.kind.tolist(), graph.tail.tolist(), strict=True))
+    triples = set(
+        zip(
+            graph.links.head.tolist(),
+            graph.links.kind.tolist(),
+            graph.links.tail.tolist(),
+            strict=True,
+        )
+    )
     triples |= {(t, r, h) for h, r, t in triples if graph.types.symmetric[r]}
 
     def score(h, r, t):
@@ -142,7 +149,11 @@ def naive_loss(model, phase, batch):
 
     total = 0.0
     for link in links:
-        h, r, t = int(graph.head[link]), int(graph.kind[link]), int(graph.tail[link])
+        h, r, t = (
+            int(graph.links.head[link]),
+            int(graph.links.kind[link]),
+            int(graph.links.tail[link]),
+        )
         tails = [
             o for o in phase.sampler.negatives(batch, r, 0).tolist() if (h, r, o) not in triples
         ]
@@ -269,7 +280,7 @@ def test_every_link_has_its_turn_once_an_epoch():
     for index in range(phase.steps()):
         ids = phase.plan(0, 0, index).ids.numpy()
         links = ids[ids < phase.links]
-        assert np.all(np.bincount(phase.graph.kind[links]) <= 3)
+        assert np.all(np.bincount(phase.graph.links.kind[links]) <= 3)
         seen += links.tolist()
     assert sorted(seen) == list(range(phase.links))
 
@@ -278,7 +289,7 @@ def test_steps_per_epoch_takes_as_many_links_of_each_relation_as_fit():
     _, _, phase = build(batch_size=4, steps_per_epoch=2)
     assert phase.steps() == 2
     ids = phase.plan(0, 0, 1).ids.numpy()
-    counts = np.bincount(phase.graph.kind[ids[ids < phase.links]])
+    counts = np.bincount(phase.graph.links.kind[ids[ids < phase.links]])
     sizes = np.diff(phase.sampler.bounds)
     assert counts.tolist() == np.minimum(4, np.maximum(1, sizes // 5)).tolist()
 
@@ -304,11 +315,11 @@ def test_drawn_ends_are_of_the_right_type_and_never_known():
             assert np.array_equal(
                 others, np.arange(types.offsets[kind], types.offsets[kind + 1])
             )  # small types are taken whole
-            mine = np.flatnonzero(graph.kind == relation)
-            given = (graph.head, graph.tail)[side][mine]
+            mine = np.flatnonzero(graph.links.kind == relation)
+            given = (graph.links.head, graph.links.tail)[side][mine]
             free = phase.sampler.unknown(relation, side, given, others).numpy()
             for row, node in enumerate(given.tolist()):
-                ends = (graph.head[mine], graph.tail[mine])
+                ends = (graph.links.head[mine], graph.links.tail[mine])
                 known = set(ends[1 - side][ends[side] == node].tolist())
                 if types.symmetric[relation]:
                     known |= set(ends[side][ends[1 - side] == node].tolist())
@@ -338,7 +349,7 @@ def test_all_relations_at_once_are_the_relations_one_by_one(loss, decoder, dtype
     _, model, phase = build(loss=loss, decoder=decoder, contrastive_weight=0.0)
     model.to(dtype)
     batch, links = phase.plan(0, 0, 0), np.arange(phase.links)[::2]
-    assert np.bincount(phase.graph.kind[links]).max() > 8
+    assert np.bincount(phase.graph.links.kind[links]).max() > 8
     wanted = phase._wanted(batch, links)
     blocks = LinkBlocks.build(phase.sampler, batch, wanted, links)
     drawn = torch.randn(len(wanted), 6, generator=torch.Generator().manual_seed(0)).to(dtype)

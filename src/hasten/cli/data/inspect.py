@@ -209,14 +209,14 @@ def check(
 
     hasten data check events.csv --deep
     """
-    from hasten.data.event_store.manifest import verify  # noqa: PLC0415 - slow to import
-    from hasten.data.event_store.mapped import MappedDataset  # noqa: PLC0415
-    from hasten.data.store import describe_data  # noqa: PLC0415
+    from hasten.data.store import describe_data  # noqa: PLC0415 - slow to import
+    from hasten.data.store_folder.manifest import verify  # noqa: PLC0415
+    from hasten.data.stores import MAPPED  # noqa: PLC0415
 
     started = time.perf_counter()
     _, dataset, _ = _load(path, format, sets, model)
-    if isinstance(dataset, MappedDataset):
-        verify(dataset.folder)
+    if isinstance(dataset, MAPPED):
+        verify(dataset.folder, dataset.manifest)
     seconds = time.perf_counter() - started
     description = describe_data(dataset)
     counts = description["counts"]

@@ -1,13 +1,17 @@
-"""``hasten data prepare``: convert files of events to a memory-mapped store for training."""
+"""``hasten data prepare``: convert files of events or typed edges to a memory-mapped store."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from hasten.cli import options, output
 from hasten.cli.options import argument, option, switch
 from hasten.errors import UsageError
+
+if TYPE_CHECKING:
+    from hasten.data.store_folder.manifest import Manifest
 
 
 def prepare(
@@ -19,17 +23,19 @@ def prepare(
     json: bool = options.JSON,
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Write events to a store of sequences on disk, in bounded memory; train from it at once.
+    """Write events (in bounded memory) or typed edges to a store on disk; train from it at once.
 
     hasten data prepare events.csv --out events.store
     """
     from rich import console as terminal  # noqa: PLC0415 - slow to import
     from rich import progress as rich  # noqa: PLC0415
 
-    from hasten.config import InteractionOptions  # noqa: PLC0415 - brings pydantic
+    from hasten.config import InteractionOptions, TypedGraphOptions  # noqa: PLC0415 - brings pydantic
     from hasten.config_loading.build import data_options  # noqa: PLC0415
     from hasten.data.detect import narrowed  # noqa: PLC0415 - slow to import
-    from hasten.data.event_store.prepare import prepare as write  # noqa: PLC0415
+    from hasten.data.event_store.prepare import prepare as prepare_events  # noqa: PLC0415
+    from hasten.data.graph.files import holds_typed  # noqa: PLC0415
+    from hasten.data.graph_store.prepare import prepare_graph  # noqa: PLC0415
 
     section = data_options(path, format, sets or [])
     if section.path is None and section.train is None:
@@ -50,17 +56,25 @@ def prepare(
                 tasks[what] = bar.add_task(what, total=total)
             bar.update(tasks[what], completed=done, total=total)
 
-        store = write(narrowed(section, InteractionOptions), out, overwrite, report)
+        store: Manifest
+        typed = holds_typed(section)
+        if typed:
+            store = prepare_graph(narrowed(section, TypedGraphOptions), out, overwrite, report)
+        else:
+            store = prepare_events(narrowed(section, InteractionOptions), out, overwrite, report)
     seconds = time.perf_counter() - started
     counts = store.counts
     for note in store.notes:
         output.say(f"note: {note}")
-    said = ", ".join(f"{counts[name]:,} {name}" for name in ("users", "items", "interactions"))
-    rate = counts["read"] / seconds
-    output.say(f"{out}: {said}; {seconds:.1f} s, {rate:,.0f} events/s")
-    output.say(f"next: hasten train sasrec {out}")
+    names = ("entities", "relations", "triples") if typed else ("users", "items", "interactions")
+    said = ", ".join(f"{counts[name]:,} {name}" for name in names)
+    rate, noun = counts["read"] / seconds, "edges" if typed else "events"
+    output.say(f"{out}: {said}; {seconds:.1f} s, {rate:,.0f} {noun}/s")
+    model = "hgt" if typed else "sasrec"
+    mode = " --set model.mode=neighbors" if typed else ""
+    output.say(f"next: hasten train {model} {out}{mode}")
     if json:
         output.write_json(
             {"store": str(out), "fingerprint": store.fingerprint, "counts": counts}
-            | {"notes": store.notes, "seconds": seconds, "events_per_second": rate}
+            | {"notes": store.notes, "seconds": seconds, f"{noun}_per_second": rate}
         )

@@ -9,24 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.data.event_store import manifest
-from hasten.data.event_store.manifest import Manifest
+from hasten.data.event_store.manifest import EventManifest
+from hasten.data.store_folder.files import map_column, map_vocabulary
 from hasten.data.tables import (
     PART_NAMES,
     TEST,
     TRAIN,
-    AnyDataset,
     Dataset,
     Histories,
     Interactions,
     Source,
-    Vocabulary,
 )
-from hasten.errors import DataError
 
 
 class MappedDataset(Dataset):
@@ -41,7 +38,7 @@ class MappedDataset(Dataset):
     def __init__(
         self,
         folder: Path,
-        stored: Manifest,
+        stored: EventManifest,
         split: str,
         bounds: list[Int64],
         notes: tuple[str, ...],
@@ -49,7 +46,7 @@ class MappedDataset(Dataset):
         refit: bool = False,
     ) -> None:
         files = tuple({k: s[k] for k in ("name", "sha256", "bytes")} for s in stored.sources)
-        users, items = (_vocabulary(folder / n) for n in (manifest.USERS, manifest.ITEMS))
+        users, items = (map_vocabulary(folder / n) for n in (manifest.USERS, manifest.ITEMS))
         sizes = {n: int(np.sum(bounds[p + 1] - bounds[p])) for p, n in enumerate(PART_NAMES)}
         source = Source("store", stored.path, files, {**stored.counts, **sizes}, notes)
         values = {"name": stored.name, "users": users, "items": items, "split": split}
@@ -60,7 +57,7 @@ class MappedDataset(Dataset):
             object.__setattr__(self, name, value)
 
     folder: Path
-    manifest: Manifest
+    manifest: EventManifest
     bounds: list[Int64]
     options: dict[str, Any]
     refit: bool
@@ -137,32 +134,14 @@ class MappedDataset(Dataset):
         )
 
     @property
+    def reopening(self) -> dict[str, Any]:
+        """What ``dataset.json`` holds to open the store again."""
+        return {"kind": "store", "options": self.options, "refit": self.refit}
+
+    @property
     def fingerprint(self) -> str:
         """Of the events and of how they are divided."""
         digest = hashlib.sha256(f"hasten divided events 1\n{self.manifest.fingerprint}\n".encode())
         for bound in self.bounds[1:-1]:
             digest.update(np.ascontiguousarray(bound, "<i8").data)
         return digest.hexdigest()
-
-
-def map_column(path: Path, kind: Any) -> NDArray[Any]:
-    """The values of a file, mapped read-only. Raises DataError if it is empty."""
-    if not path.stat().st_size:
-        raise DataError(f"{path}: empty: the store is damaged")
-    # a plain array: slices of np.memmap are slower by its bookkeeping
-    return np.asarray(np.memmap(path, kind, "r"))
-
-
-def _vocabulary(path: Path) -> Vocabulary:
-    """Labels in a mapped file, without a copy."""
-    try:
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        columns = {name: table.column(name).chunk(0) for name in table.column_names}
-        return Vocabulary(columns["label"], columns.get("name"))
-    except (OSError, pa.ArrowException, LookupError) as error:
-        raise DataError(f"{path}: damaged ({error}): prepare the store again") from error
-
-
-def in_memory(dataset: AnyDataset) -> AnyDataset:
-    """The dataset, in memory if it is a store."""
-    return dataset.in_memory() if isinstance(dataset, MappedDataset) else dataset

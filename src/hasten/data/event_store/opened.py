@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from hasten.config import DataOptions, InteractionOptions
 from hasten.data.columns.checks import counted
 from hasten.data.event_store import cuts, manifest
-from hasten.data.event_store.mapped import MappedDataset, map_column
+from hasten.data.event_store.manifest import EventManifest
+from hasten.data.event_store.mapped import MappedDataset
+from hasten.data.store_folder.files import map_column
+from hasten.data.store_folder.manifest import read_manifest
 from hasten.errors import UsageError
 
 #: options of the split, which are chosen when a store is opened (valid_share: of given parts only)
@@ -26,7 +30,7 @@ def open_store(folder: Path, options: DataOptions) -> MappedDataset:
         DataError: a damaged store, or the split leaves a part empty.
         UsageError: options that are applied when a store is made.
     """
-    stored = manifest.read_manifest(folder)
+    stored = read_manifest(folder, EventManifest)
     values = options.model_dump(exclude_defaults=True)
     if "event_features" in values:
         raise UsageError(
@@ -54,3 +58,9 @@ def open_store(folder: Path, options: DataOptions) -> MappedDataset:
         )
     stored_options = options.model_dump(mode="json", exclude_defaults=True, exclude={"path"})
     return MappedDataset(folder, stored, split, bounds, tuple(notes), stored_options)
+
+
+def reopen(folder: Path, described: dict[str, Any]) -> MappedDataset:
+    """The store in a run folder, divided as it was. described: ``dataset.json``."""
+    dataset = open_store(folder, InteractionOptions.model_validate(described["options"]))
+    return dataset.trained_on_validation() if described["refit"] else dataset

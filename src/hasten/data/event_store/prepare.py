@@ -7,20 +7,15 @@ memory: the same vocabularies, the same order.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
-from hasten.atomic_write import current_folder, fsync_path, publish_folder, staging_folder
 from hasten.config import InteractionOptions
 from hasten.data.columns import times
 from hasten.data.columns.checks import counted
@@ -29,15 +24,23 @@ from hasten.data.columns.text import file_digest
 from hasten.data.event_store import manifest
 from hasten.data.event_store.buckets import divide, sorted_ranges
 from hasten.data.event_store.collect import collect
-from hasten.data.event_store.manifest import Manifest
+from hasten.data.event_store.manifest import EventManifest
 from hasten.data.interactions.assemble import require_same_columns
 from hasten.data.readers import names
 from hasten.data.readers.blocks import open_blocks
 from hasten.data.readers.table import Blocks
 from hasten.data.sources import catalogue
 from hasten.data.sources.files import Files, locate
+from hasten.data.store_folder.files import (
+    describe,
+    new_store,
+    origin_of,
+    save_column,
+    save_vocabulary,
+    write_manifest,
+)
 from hasten.data.tables import Vocabulary
-from hasten.errors import DataError, UsageError, os_errors_as
+from hasten.errors import DataError, UsageError
 
 #: options of the events that a store is made with; those of the split are chosen when training
 APPLIED = (
@@ -53,7 +56,7 @@ def prepare(
     out: Path,
     overwrite: bool = False,
     report: Report = lambda *_: None,
-) -> Manifest:
+) -> EventManifest:
     """Read the events that the options name and write a store.
 
     out: a folder that does not exist; overwrite: or a store, which is replaced at the end. An
@@ -71,46 +74,15 @@ def prepare(
         )
     if catalogue.registered(options.path) is not None:
         raise UsageError(f"{options.path} is small: train from it by its name")
-    out = out.absolute()
-    is_store = out.is_dir() and manifest.holds_store(out)
-    if out.exists() and not (overwrite and is_store):
-        remedy = "replace it with --overwrite" if is_store else "give the name of a new folder"
-        raise UsageError(f"{out} exists already: {remedy}")
-    with os_errors_as(DataError, "cannot be written", out), _staging(out) as folder:
+    with new_store(out, overwrite, EventManifest) as folder:
         written = _write(options, locate(options), folder, report)
-        (folder / manifest.MANIFEST).write_text(written.text(), "utf-8")
-        for name in (*written.files, manifest.MANIFEST):
-            fsync_path(folder / name)
-        publish_folder(out)
+        write_manifest(folder, written)
     return written
 
 
-@contextmanager
-def _staging(out: Path) -> Iterator[Path]:
-    """The folder to write to, which nobody else writes to. It is removed unless it is published."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if current_folder(out) != out:  # an interrupted replacement
-        current_folder(out).rename(out)
-    folder = staging_folder(out)
-    folder.mkdir(exist_ok=True)
-    lock = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UsageError(f"{out} is being prepared by another process") from None
-        try:
-            for entry in folder.iterdir():  # of a call that was killed
-                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
-            yield folder
-        finally:
-            if folder.exists():
-                shutil.rmtree(folder)
-    finally:
-        os.close(lock)
-
-
-def _write(options: InteractionOptions, files: Files, folder: Path, report: Report) -> Manifest:
+def _write(
+    options: InteractionOptions, files: Files, folder: Path, report: Report
+) -> EventManifest:
     read, format_ = _open(files, options)
     scratch = folder / "scratch"
     scratch.mkdir()
@@ -145,15 +117,15 @@ def _write(options: InteractionOptions, files: Files, folder: Path, report: Repo
     notes += _findings(options, duplicates, unmoved, collected.time_type is not None)
     offsets = np.concatenate([[0], np.cumsum(events_per_user)])
     described = written.close()
-    described[manifest.OFFSETS] = _save(folder / manifest.OFFSETS, offsets)
+    described[manifest.OFFSETS] = save_column(folder / manifest.OFFSETS, offsets)
     digest = hashlib.sha256(b"hasten events 1\n")
     for name, vocabulary in (
         (manifest.USERS, Vocabulary(users)),
         (manifest.ITEMS, item_vocabulary),
     ):
-        _save_vocabulary(folder / name, vocabulary)
+        save_vocabulary(folder / name, vocabulary)
         add_labels(digest, vocabulary.labels, vocabulary.names)
-        described[name] = _describe(folder / name)
+        described[name] = describe(folder / name)
     for name in sorted(described.keys() - {manifest.USERS, manifest.ITEMS}):
         digest.update(f"{name} {described[name]['sha256']}\n".encode())
     counts_ = {"read": collected.read, "users": len(users), "items": len(items)}
@@ -163,11 +135,11 @@ def _write(options: InteractionOptions, files: Files, folder: Path, report: Repo
     if files.names is not None:
         paths.append(files.names)
         origins.append(file_digest(files.names))
-    sources = [_origin(*each) for each in zip(paths, origins, strict=True)]
+    sources = [origin_of(*each) for each in zip(paths, origins, strict=True)]
     notes = list(dict.fromkeys(notes))
     given = options.model_dump(mode="json", exclude_defaults=True)
     mark = digest.hexdigest()
-    return Manifest(
+    return EventManifest(
         files.name, format_, files.path, mark, counts_, notes, described, sources, given
     )
 
@@ -234,26 +206,3 @@ class _Columns:
             files[name] = {"bytes": file.tell(), "sha256": digest.hexdigest()}
             file.close()
         return files
-
-
-def _save(path: Path, values: NDArray[np.int64]) -> dict[str, Any]:
-    values.tofile(path)
-    return _describe(path)
-
-
-def _save_vocabulary(path: Path, vocabulary: Vocabulary) -> None:
-    columns = {"label": vocabulary.labels}
-    if vocabulary.names is not None:
-        columns["name"] = vocabulary.names
-    table = pa.table(columns).combine_chunks()
-    with pa.ipc.new_file(str(path), table.schema) as file:
-        file.write_table(table)
-
-
-def _describe(path: Path) -> dict[str, Any]:
-    return {key: value for key, value in file_digest(path).items() if key != "name"}
-
-
-def _origin(path: Path, origin: dict[str, Any]) -> dict[str, Any]:
-    """Where a file lies and when it was modified, beside what is in it."""
-    return {**origin, "path": str(path.absolute()), "modified": path.stat().st_mtime_ns}

@@ -35,6 +35,8 @@ class NodeTypes:
     @classmethod
     def of(cls, graph: KnowledgeGraph) -> NodeTypes:
         """The types of a graph; a single type ``entity`` if the graph is not typed."""
+        if isinstance(graph, GraphWithTypes):
+            return graph.types
         count, relations = len(graph.entities), len(graph.relations)
         if not graph.typed:
             zeros = np.zeros(relations, np.int64)
@@ -47,7 +49,7 @@ class NodeTypes:
         source, target = np.zeros((2, relations), np.int64)
         source[triples.relation] = code[triples.head]
         target[triples.relation] = code[triples.tail]
-        return cls(names, offsets, source, target, symmetric_relations(triples, relations, count))
+        return cls(names, offsets, source, target, symmetric_relations(triples, relations, code))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -63,6 +65,12 @@ class NodeTypes:
         return np.repeat(np.arange(len(self.names)), self.sizes)
 
 
+class GraphWithTypes(KnowledgeGraph):
+    """A typed graph whose types are stored, so that they are not derived from all its triples."""
+
+    types: NodeTypes
+
+
 def type_codes(labels: pa.Array) -> tuple[tuple[str, ...], Int64]:
     """Names of the types, sorted as their labels are, and the type of every label ``type::id``."""
     parts = pc.split_pattern(labels, TYPE_MARK, max_splits=1)
@@ -76,6 +84,8 @@ def type_codes(labels: pa.Array) -> tuple[tuple[str, ...], Int64]:
 
 def type_sizes(graph: KnowledgeGraph) -> tuple[int, ...]:
     """Number of nodes of each type; a single type if the graph is not typed."""
+    if isinstance(graph, GraphWithTypes):
+        return tuple(graph.types.sizes.tolist())
     if not graph.typed:
         return (len(graph.entities),)
     names, code = type_codes(graph.entities.labels)
@@ -87,8 +97,16 @@ def ids_of(labels: pa.Array) -> pa.Array:
     return pc.list_element(pc.split_pattern(labels, TYPE_MARK, max_splits=1), 1)
 
 
-def symmetric_relations(triples: Triples, relations: int, entities: int) -> NDArray[np.bool_]:
-    """[R] whether every edge of a relation is stored in both directions; loops do not count."""
+def symmetric_relations(triples: Triples, relations: int, code: Int64) -> NDArray[np.bool_]:
+    """[R] whether every edge of a relation is stored in both directions; loops do not count.
+
+    code: the type of every node. Relations between two types are not symmetric, and not sorted.
+    """
+    of_one_type = np.bincount(triples.relation, minlength=relations) > 0
+    of_one_type[triples.relation[code[triples.head] != code[triples.tail]]] = False
+    if not of_one_type.all():
+        triples = triples.take(of_one_type[triples.relation])
+    entities = len(code)
     forward = np.sort((triples.relation * entities + triples.head) * entities + triples.tail)
     turned = (triples.relation * entities + triples.tail) * entities + triples.head
     has_reverse = among(turned, forward)

@@ -122,7 +122,7 @@ def stored_links(
     links = Triples(head, relation, tail)
     within = np.zeros(len(labels), bool)
     within[relation[code[head] == code[tail]]] = True
-    is_symmetric = symmetric_relations(links, len(labels), count) & within
+    is_symmetric = symmetric_relations(links, len(labels), code)
     vocabulary = Vocabulary(pa.array(labels, pa.string()))
     relation_ids = vocabulary.index(pa.array(list(symmetric), pa.string()))
     for name, number in zip(symmetric, relation_ids.tolist(), strict=True):

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from hasten.arrays import encoded
+from hasten.arrays import Int64, encoded
 from hasten.data.columns.checks import Rows, bad_rows, printable
 from hasten.data.columns.ids import IdColumn
 from hasten.data.columns.text import Sample, sample
@@ -57,6 +57,8 @@ _SEPARATORS = (",", "\t", ";")
 _ENDS = ("head", "tail")
 
 
+#: rows whose names are compared at a time
+_BLOCK = 1 << 20
 #: the edges of one file, and the names of nodes that it holds (label -> name)
 TypedEdges = tuple[Columns, dict[str, str]]
 
@@ -226,29 +228,51 @@ def _names(ends: list[IdColumn], texts: list[pa.Array], rows: Rows) -> dict[str,
 
     ends: columns with the same values; texts: the names in each of their rows, empty for none.
     """
-    code, text = np.concatenate([end.codes for end in ends]), pa.concat_arrays(texts)
-    rows_with_name = np.flatnonzero(np.asarray(pc.binary_length(text)))
-    values = ends[0].values
+    values, rows_of_end = ends[0].values, len(ends[0])
+    #: of each node, its first row with a name: of the first end, or behind these of the second
     first = np.full(len(values), -1)
-    first[code[rows_with_name][::-1]] = rows_with_name[
-        ::-1
-    ]  # of repeated places, the last assignment holds
+    for number, (end, text) in reversed([*enumerate(zip(ends, texts, strict=True))]):
+        named = np.flatnonzero(np.asarray(pc.binary_length(text)))
+        # of repeated places, the last assignment holds
+        first[end.codes[named][::-1]] = named[::-1] + number * rows_of_end
     known = np.flatnonzero(first >= 0)
-    called = text.take(pa.array(first[known]))
-    place = np.zeros(len(values), np.int64)
+    called = _text_of(texts, first[known])
+    place = np.full(len(values), -1, np.int32)
     place[known] = np.arange(len(known))
-    again = rows_with_name if len(rows_with_name) < len(text) else slice(None)
-    now = text.take(pa.array(rows_with_name)) if len(rows_with_name) < len(text) else text
-    same = np.asarray(pc.equal(now, called.take(pa.array(place[code[again]]))))
-    if not same.all():
-        index = int(rows_with_name[np.argmin(same)])
-        kind, _, node = values[int(code[index])].as_py().partition(TYPE_MARK)
-        before = text[int(first[code[index]])].as_py()
-        raise bad_rows(
-            [(rows, len(ends[0]))],
-            np.array([index % len(ends[0])]),
-            f"duplicate ({kind}, {node}): named {text[index].as_py()!r} here and {before!r} before",
-            "the pair (type, id) must name one node",
-        )
+    for end, text in zip(ends, texts, strict=True):
+        for start in range(0, rows_of_end, _BLOCK):
+            part = text.slice(start, _BLOCK)
+            names = called.take(pa.array(place[end.codes[start : start + _BLOCK]]))
+            differs = pc.and_(pc.not_equal(part, names), pc.not_equal(pc.binary_length(part), 0))
+            if pc.any(differs).as_py():
+                row = start + pc.index(differs, True).as_py()
+                raise _renamed(
+                    rows, values[int(end.codes[row])], text[row], names[row - start], row
+                )
     labels = values.take(pa.array(known)).to_pylist()
     return dict(zip(labels, called.to_pylist(), strict=True))
+
+
+def _text_of(texts: list[pa.Array], rows: Int64) -> pa.Array:
+    """The texts in these rows of several arrays one after the other; no rows twice."""
+    bounds = np.cumsum([0, *map(len, texts)])
+    parts = [
+        text.take(pa.array(rows[(rows >= first) & (rows < last)] - first))
+        for text, first, last in zip(texts, bounds[:-1], bounds[1:], strict=True)
+    ]
+    number = np.searchsorted(bounds, rows, "right")
+    order = np.argsort(np.argsort(number, kind="stable"), kind="stable")
+    return pa.concat_arrays(parts).take(pa.array(order))
+
+
+def _renamed(
+    rows: Rows, label: pa.Scalar, now: pa.Scalar, before: pa.Scalar, row: int
+) -> DataError:
+    """The error about a node with a second name."""
+    kind, _, node = label.as_py().partition(TYPE_MARK)
+    return bad_rows(
+        [(rows, row + 1)],
+        np.array([row]),
+        f"duplicate ({kind}, {node}): named {now.as_py()!r} here and {before.as_py()!r} before",
+        "the pair (type, id) must name one node",
+    )

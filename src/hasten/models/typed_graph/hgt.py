@@ -36,7 +36,7 @@ from hasten.models.knowledge_graph.base import METRICS
 from hasten.models.rows import Rows
 from hasten.models.supports import Supports
 from hasten.models.typed_graph.hgt_layer import HGTLayer
-from hasten.models.typed_graph.hgt_options import SEARCH, HGTOptions
+from hasten.models.typed_graph.hgt_options import SEARCH, HGTOptions, require_neighborhoods
 from hasten.models.typed_graph.hgt_rows import hgt_rows
 from hasten.models.typed_graph.input_rows import input_rows
 from hasten.models.typed_graph.layer_norm import Norms, norms_of_layers, typed_layer_norm
@@ -119,6 +119,7 @@ class HGT(Model):
 
     def attach(self, dataset: KnowledgeGraph) -> None:
         """Take the messages and the node features of the data."""
+        require_neighborhoods(self.options, dataset)
         self._graph = MessageGraph.of(dataset)
         if self.given:
             for number, each in dataset.features:
@@ -131,9 +132,8 @@ class HGT(Model):
         if self._graph is None:
             self.attach(dataset)
         self.recompute = training.recompute
-        fan_out = options.fan_out
-        if options.mode == "neighbors" and fan_out is None:
-            fan_out = _FAN_OUT
+        default = _FAN_OUT if options.mode == "neighbors" else None
+        fan_out = default if options.fan_out is None else options.fan_out
         sampling = LinkSampling(
             options.mode, training.batch_size, options.scored_share, options.steps_per_epoch,
             options.negatives, fan_out, options.loss,

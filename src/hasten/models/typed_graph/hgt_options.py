@@ -7,6 +7,9 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from hasten.config import ModelOptions
+from hasten.data.graph_store.mapped import MappedGraph
+from hasten.data.tables import AnyDataset
+from hasten.errors import ConfigurationError
 from hasten.models.search_space import Choice, Range, SearchSpace
 from hasten.objectives.link_sampling import LinkLoss, Mode
 
@@ -68,6 +71,15 @@ class HGTOptions(ModelOptions):
         if self.contrastive_weight == 0 and (self.contrastive_type or self.contrastive_relations):
             raise ValueError("contrastive_type and _relations have no effect with weight 0")
         return self
+
+
+def require_neighborhoods(options: HGTOptions, dataset: AnyDataset) -> None:
+    """Raise ConfigurationError if a step would encode a whole graph that is in a store."""
+    if options.mode == "full" and isinstance(dataset, MappedGraph):
+        raise ConfigurationError(
+            f"model.mode=full encodes the whole graph of {dataset.folder} in memory in each step: "
+            "choose --set model.mode=neighbors or edges, or train from the files"
+        )
 
 
 #: what ``hasten tune`` searches

@@ -32,12 +32,12 @@ def similar_nodes(
     types = graph.types
     number = _number(kind, types.names, graph)
     first, last = int(types.offsets[number]), int(types.offsets[number + 1])
-    chosen_links = (graph.target >= first) & (graph.target < last)
+    into_type = graph.by_target[graph.offsets[first] : graph.offsets[last]]
     if relations is not None:
         every = np.arange(len(graph.bounds) - 1) % len(types.source)
         chosen = np.isin(every, _relations(dataset, relations))
-        chosen_links &= np.repeat(chosen, np.diff(graph.bounds))
-    target, source = (ends[chosen_links].astype(np.int64) for ends in (graph.target, graph.source))
+        into_type = into_type[chosen[graph.relation_of(into_type)]]
+    target, source = (ends[into_type].astype(np.int64) for ends in (graph.target, graph.source))
     target -= first
     sets = _sets(target, source, last - first, graph.nodes)
     similar = jaccard_pairs(sets, graph.nodes, threshold)
@@ -62,9 +62,11 @@ def _number(kind: str | None, names: tuple[str, ...], graph: MessageGraph) -> in
     for number, name in enumerate(names):
         if name.lower() == _USUAL:
             return number
-    code = graph.types.code
-    outside = code[graph.source] != code[graph.target]
-    return int(np.argmax(np.bincount(code[graph.target[outside]], minlength=len(names))))
+    types = graph.types
+    sources = np.concatenate([types.source, types.target])
+    targets = np.concatenate([types.target, types.source])
+    messages = np.diff(graph.bounds) * (sources != targets)
+    return int(np.argmax(np.bincount(targets, messages, len(names))))
 
 
 def _relations(dataset: KnowledgeGraph, names: tuple[str, ...]) -> Int64:

@@ -1,14 +1,14 @@
-"""The edges along which messages pass, and the links that a model of a typed graph learns.
+"""The neighborhoods of nodes in a typed graph: the messages that pass to them.
 
-A link is a training edge without direction: an edge of a relation, and its reverse if the relation
-is symmetric. Its messages pass both ways, by relation r and, for relations with a direction, back
-by r + R. Links that are scored in a step pass no messages in it.
+Links and messages are those of :mod:`hasten.data.graph.messages`, in memory or in the mapped files
+of a store. Links that are scored in a step pass no messages in it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -16,14 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hasten.arrays import Int64, ragged_offsets, ragged_positions
+from hasten.arrays import Int64, matches, ragged_positions
+from hasten.data.graph.messages import IntArray, Links, Messages, endpoints
 from hasten.data.graph.node_types import NodeTypes
+from hasten.data.graph_store.mapped import MappedGraph
 from hasten.data.tables import TRAIN, KnowledgeGraph
 from hasten.ops.graph.edge_pairs import EdgePairs
 from hasten.ops.graph.typed_edges import TypedEdges
 from hasten.ops.random import bits, key
-
-IntArray = NDArray[np.int32] | NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,51 +47,53 @@ class Hop:
 
 
 @dataclass(frozen=True, eq=False)
-class MessageGraph:
-    """Messages sorted by relation, destination and source; links sorted by relation.
+class MessageGraph(Messages):
+    """The messages and the links of a graph's training part.
 
-    source, target, link: int32 [E] of messages (int64 if the numbers are too large); bounds: int64
-    [2R + 1], the first message of each relation; by_target: int32 [E], the messages sorted by
-    destination; offsets: int64 [N + 1], those of each destination. head, kind, tail: int64 [L] of
-    links.
+    stored_endpoints: the result of :func:`endpoints`, if it is in a file.
     """
 
     types: NodeTypes
-    source: IntArray
-    target: IntArray
-    link: IntArray
-    bounds: Int64
-    by_target: IntArray
-    offsets: Int64
-    head: Int64
-    kind: Int64
-    tail: Int64
+    links: Links
+    stored_endpoints: tuple[IntArray, Int64] | None = None
 
     @classmethod
-    def of(cls, graph: KnowledgeGraph) -> MessageGraph:
-        """The graph of the training part."""
-        types, train = NodeTypes.of(graph), graph.of(TRAIN)
-        count, relations = int(types.offsets[-1]), len(graph.relations)
-        both = types.symmetric[train.relation]
-        low = np.where(both, np.minimum(train.head, train.tail), train.head)
-        high = np.where(both, np.maximum(train.head, train.tail), train.tail)
-        codes = np.unique((train.relation * count + low) * count + high)
-        kind, head, tail = codes // count**2, codes // count % count, codes % count
-        number = np.arange(len(codes))
-        back = np.where(types.symmetric[kind], kind, kind + relations)
-        proper = (head != tail) | ~types.symmetric[
-            kind
-        ]  # a self-loop of a symmetric relation is stored once
-        source = np.concatenate([head, tail[proper]])
-        relation = np.concatenate([kind, back[proper]])
-        target = np.concatenate([tail, head[proper]])
-        link = np.concatenate([number, number[proper]])
-        order = np.lexsort((source, target, relation))
-        source, target = (_narrow(ends[order], count) for ends in (source, target))
-        link = _narrow(link[order], len(codes))
-        by_target = _narrow(np.argsort(target, kind="stable"), len(target))
-        bounds, offsets = ragged_offsets(relation, 2 * relations), ragged_offsets(target, count)
-        return cls(types, source, target, link, bounds, by_target, offsets, head, kind, tail)
+    def of(cls, graph: KnowledgeGraph) -> MessageGraph:  # type: ignore[override]
+        """The graph of the training part: of a store in mapped files, else in memory."""
+        types = NodeTypes.of(graph)
+        if isinstance(graph, MappedGraph):
+            return cls(**vars(graph.messages), types=types, links=graph.links,
+                       stored_endpoints=graph.endpoints)  # fmt: skip
+        links = Links.of(graph.of(TRAIN), types)
+        return cls(**vars(Messages.of(links, types)), types=types, links=links)
+
+    @cached_property
+    def endpoints(self) -> tuple[IntArray, Int64]:
+        """The endpoints of links sorted by node, and the offsets of each node."""
+        stored = self.stored_endpoints
+        return endpoints(self.links, self.nodes) if stored is None else stored
+
+    def ends(self, links: Int64) -> tuple[Int64, Int64]:
+        """The heads and the tails of these links."""
+        return self.links.head[links].astype(np.int64), self.links.tail[links].astype(np.int64)
+
+    def kind(self, links: Int64) -> Int64:
+        """The relations of these links."""
+        return np.searchsorted(self.links.bounds, links, "right") - 1
+
+    def answers(self, relation: int, side: int, given: Int64) -> tuple[Int64, Int64]:
+        """All linked tails (side 0) of given heads, or heads (1) of given tails.
+
+        Returns the index of a given node [n], and the node that it is linked to [n].
+        """
+        relations, symmetric = len(self.types.source), self.types.symmetric[relation]
+        number = relation if side == 1 or symmetric else relation + relations
+        first, last = self.bounds[number : number + 2].tolist()
+        target = self.target[first:last]
+        row, place = matches(
+            given.astype(target.dtype), target
+        )  # in one type: target is not copied
+        return row, self.source[first:last][place].astype(np.int64)
 
     @property
     def nodes(self) -> int:
@@ -183,10 +185,6 @@ class MessageGraph:
             found.append(hop)
             targets = hop.sources
         return found[::-1]
-
-
-def _narrow(numbers: Int64, bound: int) -> IntArray:
-    return numbers.astype(np.int32) if bound <= np.iinfo(np.int32).max else numbers
 
 
 def _union(some: IntArray, others: Int64, count: int) -> Int64:

@@ -1,0 +1,1 @@
+"""Typed graphs in memory-mapped files: prepare and open a store."""

@@ -1,0 +1,1 @@
+"""The folder of a store, whatever it holds: its manifest, its files, how it is written."""
