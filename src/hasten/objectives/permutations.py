@@ -50,15 +50,9 @@ class PermutationSampler:
         if not len(positions):
             return positions
         first, last = (int(end) // self.count for end in positions.aminmax())
-        if first == last:  # the usual case: a batch is small compared to a permutation
-            return self._permutation(seed, epoch, first)[positions - first * self.count]
-        rounds = torch.div(positions, self.count, rounding_mode="floor")
-        sampled = torch.empty_like(positions)
-        for number in range(first, last + 1):
-            mask = rounds == number
-            local = positions[mask] - number * self.count
-            sampled[mask] = self._permutation(seed, epoch, number)[local]
-        return sampled
+        orders = [self._permutation(seed, epoch, n) for n in range(first, last + 1)]
+        order = orders[0] if first == last else torch.cat(orders)
+        return order.index_select(0, positions - first * self.count)
 
     def _permutation(self, seed: int, epoch: int, number: int) -> Tensor:
         return cached_permutation(self._cache, self.count, seed, epoch, number, *self.stream)

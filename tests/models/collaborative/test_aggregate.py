@@ -133,7 +133,7 @@ def test_bfloat16_follows_float32():
 
 @pytest.mark.parametrize("share", [0.02, 0.3, 0.9])
 @pytest.mark.parametrize("restricted", [False, True])
-@pytest.mark.parametrize("way", ["spread_added", "spread_sorted", "spread_selected", "spread"])
+@pytest.mark.parametrize("way", ["spread_added", "spread_sorted", "spread_stored", "spread"])
 def test_rows_spread_the_gradient_of_the_whole(way, share, restricted):
     """Added one by one, sorted, or selected from the transpose; and what the device takes."""
     made = graph(rows=200, columns=200, entries=3000)

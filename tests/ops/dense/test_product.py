@@ -70,6 +70,7 @@ def test_other_types_are_torch_s_own(which, dtype, monkeypatch):
 
 def test_small_products_and_transposed_rows_with_few_columns_stay(monkeypatch):
     monkeypatch.setattr(module, "onednn_is_faster", lambda: True)
+    monkeypatch.setattr(module, "_COLUMNS", 1024)
     calls = spy(monkeypatch)
     rows, inner, columns = LARGE
     product(torch.randn(64, 64), torch.randn(64, 64))
@@ -141,16 +142,19 @@ def test_autocast_chooses_the_precision():
 
 
 def test_the_choice_is_by_the_cpu(monkeypatch, tmp_path):
-    asked = module._detect_faster
-    for vendor, flags, there in (
-        ("AuthenticAMD", "avx2 avx512f", True),
-        ("AuthenticAMD", "avx2", False),
-        ("GenuineIntel", "avx2 avx512f", False),
+    detect = module._detect
+    there = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    for vendor, family, flags, expected in (
+        ("AuthenticAMD", 26, "avx2 avx512f", (there, there)),
+        ("AuthenticAMD", 25, "avx2 avx512f", (there, False)),
+        ("AuthenticAMD", 25, "avx2", (False, False)),
+        ("GenuineIntel", 26, "avx2 avx512f", (False, False)),
     ):
-        made = tmp_path / "cpuinfo"
-        made.write_text(f"processor : 0\nvendor_id : {vendor}\nflags : sse {flags}\n")
-        monkeypatch.setattr(module, "Path", lambda _, made=made: made)
-        mkl = torch.backends.mkl.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        assert asked() == (there and mkl)
+        cpu_info = tmp_path / "cpuinfo"
+        cpu_info.write_text(
+            f"vendor_id\t: {vendor}\ncpu family\t: {family}\nflags\t\t: sse {flags}\n"
+        )
+        monkeypatch.setattr(module, "Path", lambda _, cpu_info=cpu_info: cpu_info)
+        assert detect() == expected
     monkeypatch.setattr(module, "Path", lambda _: tmp_path / "none")
-    assert not asked()
+    assert detect() == (False, False)

@@ -2,12 +2,16 @@
 
 torch computes ``a @ b`` of float32 matrices with MKL. On AMD CPUs with AVX-512, oneDNN, which torch
 uses for bfloat16, is 1.1 to 2.3 times faster if ``a`` is row-major (lab log, 2026-11-22; with AVX2
-there is no gain), but takes 2 ms to prepare for every new shape. So use this function for large
-products whose shapes recur. Both sum in float32, in different orders.
+there is no gain), but takes up to 2 ms to prepare for every new shape. So use this function for
+large products whose shapes recur. Both sum in float32, in different orders.
+
+MKL uses 256 bits of AMD's vector units. Since family 26 (Zen 5) they have 512, and oneDNN takes
+half of MKL's time, for smaller products and with a transposed copy of ``a`` too (2026-11-24).
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +20,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.ops.dtypes import accumulation_dtype
-
-#: multiplications below which the overhead of the call exceeds the gain
-LEAST = 1 << 26
-#: columns of b above which a transposed copy of ``a`` is worth its cost
-_COLUMNS = 1024
 
 
 def rounded_rows(count: int, least: int = 64) -> int:
@@ -82,19 +81,26 @@ def onednn_is_faster() -> bool:
     return _FASTER
 
 
-def _detect_faster() -> bool:
+def _detect() -> tuple[bool, bool]:
+    """Whether oneDNN is faster on this CPU, and whether its vector units have 512 bits."""
     mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     if not mkl or not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        return False
+        return False, False
     try:
         cpu_info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
     except OSError:
-        return False
-    return "AuthenticAMD" in cpu_info and "avx512f" in cpu_info
+        return False, False
+    family = re.search(r"^cpu family\s*: (\d+)$", cpu_info, re.MULTILINE)
+    faster = "AuthenticAMD" in cpu_info and "avx512f" in cpu_info
+    return faster, faster and family is not None and int(family[1]) >= 26
 
 
 #: detected at import, because torch.compile cannot trace it
-_FASTER = _detect_faster()
+_FASTER, _WIDE = _detect()
+#: multiplications below which the overhead of the call exceeds the gain
+LEAST = 1 << 24 if _WIDE else 1 << 26
+#: columns of b above which a transposed copy of ``a`` is worth its cost
+_COLUMNS = 64 if _WIDE else 1024
 
 
 def _onednn(a: Tensor, rows: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -187,7 +187,7 @@ class RowEntries:
     def spread(self, grad: Tensor) -> Tensor:
         """[N, D], or [R, D] with ``among``: the transpose times ``grad`` [S, D].
 
-        Selecting from the stored transpose visits all E entries, sorting the E' requested ones; a
+        The product with the stored transpose visits all E entries, sorting the E' requested ones; a
         visit costs about a quarter of a sorted entry.
         """
         if self.whole:
@@ -198,7 +198,7 @@ class RowEntries:
         if self.columns.device.type != "cpu":
             return self.spread_added(grad)
         if 4 * len(self.columns) > len(self.graph):
-            return self.spread_selected(grad)
+            return self.spread_stored(grad)
         return self.spread_sorted(grad)
 
     def spread_added(self, grad: Tensor) -> Tensor:
@@ -226,22 +226,15 @@ class RowEntries:
         torch.cumsum(torch.bincount(columns, minlength=self.count), 0, out=bounds[1:])
         return bounds, pick(self._row, order), pick(self.values, order)
 
-    def spread_selected(self, grad: Tensor) -> Tensor:
-        """Multiply by the graph's stored transpose without the entries of other rows."""
-        bounds, rows, values = self._selected
-        return product(bounds, rows, values.to(grad.dtype), grad)
+    def spread_stored(self, grad: Tensor) -> Tensor:
+        """Multiply by the graph's stored transpose; entries of other rows read a row of zeros."""
+        graph = self.graph
+        with_zeros = torch.cat([grad, grad.new_zeros(1, grad.shape[1])])
+        values = self.weights.transposed.to(grad.dtype)
+        out = product(graph.offsets_t, self._place_t, values, with_zeros)
+        return out if self.among is None else out.index_select(0, self.among)
 
     @cached_property
-    def _selected(self) -> tuple[Tensor, Tensor, Tensor]:
-        """As :attr:`_sorted`."""
-        graph, among = self.graph, self.among
-        row = pick(places(self.rows, graph.shape[0]), graph.columns_t)
-        kept = row.numpy() < len(self.rows)
-        before = torch.zeros(len(graph) + 1, dtype=offset_type(len(self.columns)))
-        counts = before.numpy()
-        np.cumsum(kept.view(np.int8), dtype=counts.dtype, out=counts[1:])
-        bounds = pick(before, graph.offsets_t)
-        if among is not None:  # the other columns have no entry in these rows
-            bounds = torch.cat([pick(bounds, among), bounds[-1:]])
-        index = torch.from_numpy(np.flatnonzero(kept))
-        return bounds, pick(row, index), pick(self.weights.transposed, index)
+    def _place_t(self) -> Tensor:
+        """int32 [E]: of each entry of the stored transpose, its row's index in ``rows``, or S."""
+        return places(self.rows, self.graph.shape[0]).index_select(0, self.graph.columns_t)
