@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from hasten.atomic_write import current_folder, fsync_path, publish_folder, staging_folder
+from hasten.atomic_write import folder_or_backup, fsync_path, publish_folder, staging_folder
 from hasten.config import InteractionOptions
 from hasten.data.columns import times
 from hasten.data.columns.checks import counted
@@ -89,8 +89,8 @@ def prepare(
 def _staging(out: Path) -> Iterator[Path]:
     """The folder to write to, which nobody else writes to. It is removed unless it is published."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    if current_folder(out) != out:  # an interrupted replacement
-        current_folder(out).rename(out)
+    if folder_or_backup(out) != out:  # an interrupted replacement
+        folder_or_backup(out).rename(out)
     folder = staging_folder(out)
     folder.mkdir(exist_ok=True)
     lock = os.open(folder, os.O_RDONLY)
