@@ -2,7 +2,7 @@
 
 A file or folder is written under a hidden name in the same directory, flushed to disk and renamed.
 The rename is flushed too. No system call replaces one folder by another, so the old folder is
-renamed to a hidden backup first; :func:`current_folder` finds whichever version exists.
+renamed to a hidden backup first; :func:`folder_or_backup` finds whichever version exists.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def publish_folder(folder: Path) -> None:
     remove_folder(backup, move_foreign_files_to=folder)
 
 
-def current_folder(folder: Path) -> Path:
+def folder_or_backup(folder: Path) -> Path:
     """Where the folder is: under its name, or in the backup if a replacement was interrupted."""
     backup = _backup(folder)
     return backup if backup.is_dir() and not folder.exists() else folder
@@ -122,14 +122,14 @@ def temporary_of(name: str) -> tuple[str, str] | None:
 
 
 def published_name(entry: Path) -> str:
-    """The name that :func:`current_folder` finds this directory entry by."""
+    """The name that :func:`folder_or_backup` finds this directory entry by."""
     temporary = temporary_of(entry.name)
     return temporary[0] if temporary is not None and temporary[1] == _BACKUP else entry.name
 
 
 def recover_folder(folder: Path) -> None:
     """Clean up after an interrupted replacement. Call this only while holding the run's lock."""
-    backup = current_folder(folder)
+    backup = folder_or_backup(folder)
     if backup != folder:
         backup.rename(folder)
         fsync_path(folder.parent)

@@ -232,7 +232,7 @@ def evaluate_task(
         share: dict[str, Any] = {"rank": processes.rank, "world_size": processes.world}
         share |= {"stop": stop, "chunks": chunks}
     else:
-        share = {"candidates": CandidatePart(shard.first, shard.stop, partial(_sum, processes))}
+        share = {"candidate_part": CandidatePart(shard.first, shard.stop, partial(_sum, processes))}
         share["stop"] = None if stop is None else partial(_any, processes, stop)
     evaluation = evaluate(model, task, metrics, device=processes.device, merge=merge, **share)
     # results of different machines can differ in the last bits: rank 0 decides

@@ -1,4 +1,4 @@
-"""The body of a run: build the trainer, evaluate the best checkpoint, write the summary."""
+"""Before and after training: build the trainer; evaluate the best checkpoint, write the summary."""
 
 from __future__ import annotations
 

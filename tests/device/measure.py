@@ -90,7 +90,7 @@ def alike_to_second(stepper: OptimizerStep) -> tuple[int, int]:
     def layout_of(epoch: int, index: int) -> Any:
         batch = phase.plan(0, epoch, index)
         sent = send(
-            batch_inputs(phase, batch, batch.micro_batches(*stepper.micro_batch_numbers)),
+            batch_inputs(phase, batch, batch.micro_batches(*stepper.own_micro_batches)),
             stepper.device,
         )
         return layout(sent.tree), phase.host_values(batch)

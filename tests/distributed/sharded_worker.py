@@ -133,7 +133,7 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
             if index == 0:
                 step.phase.start_epoch(0, epoch)
             batch = step.phase.plan(0, epoch, index)
-            batch = batch.divided(*step.micro_batch_numbers, step.phase.collective)
+            batch = batch.divided(*step.own_micro_batches, step.phase.collective)
             read += _numbers_read(model, step, batch)
             queries += step.phase.examples(batch)
             losses.append({k: float(v) for k, v in step(batch, 1e-2).items()})

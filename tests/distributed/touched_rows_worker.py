@@ -72,7 +72,7 @@ def train(name: str, processes: Processes, fewest: int) -> dict[str, Any]:
             batch = phase.plan(0, epoch, index)
             ids.append(phase.table.read(batch).tolist())
             read.append(len(ids[-1]))
-            batch = batch.divided(*step.micro_batch_numbers)
+            batch = batch.divided(*step.own_micro_batches)
             if step.all_reduce is not None:
                 own = phase.table.read(batch)
                 own_ids.append(own.tolist())

@@ -16,7 +16,7 @@ from hasten.evaluation.beyond_accuracy import beyond_accuracy, recommended_lists
 from hasten.evaluation.grouped_metrics import check_grouping, grouped_metrics
 from hasten.evaluation.popularity import GROUPS, popularity, popularity_groups
 from hasten.evaluation.protocols import RankingTask, recommendation_task
-from hasten.evaluation.ranker import evaluate, metric_values, scoring
+from hasten.evaluation.ranker import evaluate, scoring, values_of_one_treatment
 from hasten.ops.graph.csr import CSR
 from tests.evaluation.test_ranker import Mean
 
@@ -146,7 +146,7 @@ def test_one_target_a_user_gives_groups_that_average_to_the_whole(
     for name in metrics[:3]:
         mean = sum(row[name] * row["targets"] for row in rows) / len(task.targets.items)
         assert mean == pytest.approx(found.values[name], rel=1e-12)
-    values = metric_values(task, found.ranks, metrics, task.masked)["ndcg@10"].values
+    values = values_of_one_treatment(task, found.ranks, metrics, task.masked)["ndcg@10"].values
     group = popularity_groups(popularity(dataset))[task.targets.items]
     if by == "popularity":
         assert rows[0]["ndcg@10"] == pytest.approx(values[group == 0].mean(), rel=1e-12)

@@ -14,7 +14,7 @@ from hasten.config import EvaluationOptions
 from hasten.data.tables import TEST, TRAIN, VALID, KnowledgeGraph, Source, Triples, Vocabulary
 from hasten.evaluation.completion import completion_task
 from hasten.evaluation.protocols import ranking_task
-from hasten.evaluation.ranker import evaluate, query_values
+from hasten.evaluation.ranker import evaluate, values_by_query
 from hasten.evaluation.validation_sample import validation_task
 from hasten.models.interface import Model, Sizes
 from hasten.ops.ranking.scorer import Scorer
@@ -144,7 +144,7 @@ def test_sampled_triples_have_the_ranks_of_the_full_ranking():
     assert "ties, a sample of 15 triples" in found.protocol
     for parts in (2, 3):  # the same for any number of processes
         assert metrics_of_shares(model, sample, NAMES, parts, CPU) == found.values
-    reciprocal = query_values(sample, found.ranks, ["mrr"])["mrr"].sums
+    reciprocal = values_by_query(sample, found.ranks, ["mrr"])["mrr"].sums
     of_triples = [reciprocal[sample.triple == triple].mean() for triple in chosen]
     assert found.values["mrr"] == pytest.approx(np.mean(of_triples))
     assert found.margins["mrr"] == pytest.approx(1.96 * np.std(of_triples) / np.sqrt(15))

@@ -24,7 +24,7 @@ from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.metrics import Float64
 from hasten.evaluation.protocols import AnyTask, ranking_task
 from hasten.evaluation.query_tiles import QueryChunks
-from hasten.evaluation.ranker import evaluate, metric_values
+from hasten.evaluation.ranker import evaluate, values_of_one_treatment
 from hasten.loaded_run import load_run
 from hasten.ops.ranking.rank_all import RankCounts
 from hasten.runs.manifest import MANIFEST
@@ -85,7 +85,7 @@ def _key(run: Path, part: Part, metrics: Sequence[str]) -> str:
 
 def _by_unit(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> UnitValues:
     """One value a user; one a triple, which has two targets: its head and its tail."""
-    per_query = metric_values(task, ranks, metrics, task.masked)
+    per_query = values_of_one_treatment(task, ranks, metrics, task.masked)
     if isinstance(task, CompletionTask):
         units, unit = np.unique(task.triple, return_inverse=True)
     else:

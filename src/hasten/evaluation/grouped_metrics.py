@@ -24,7 +24,7 @@ from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.metrics import Float64, PerQuery
 from hasten.evaluation.popularity import GROUPS, popularity, popularity_groups
 from hasten.evaluation.protocols import AnyTask, RankingTask
-from hasten.evaluation.ranker import metric_values, query_values
+from hasten.evaluation.ranker import values_by_query, values_of_one_treatment
 from hasten.ops.ranking.rank_all import RankCounts
 
 By = Literal["popularity", "history", "relation", "direction", "leakage"]
@@ -94,7 +94,7 @@ def grouped_metrics(
             table["relation_name"] = graph.relations.names.take(pa.array(rows))
     table["direction"] = [DIRECTIONS[column] for column in columns]
     table["targets"] = targets[rows, columns].astype(np.int64)
-    for name, per_query in metric_values(task, ranks, metrics, task.masked).items():
+    for name, per_query in values_of_one_treatment(task, ranks, metrics, task.masked).items():
         weight = sums(per_query.counts.astype(np.float64))[rows, columns]
         mean = np.full(len(rows), np.nan)
         np.divide(sums(per_query.sums)[rows, columns], weight, out=mean, where=weight > 0)
@@ -111,7 +111,7 @@ def _by_leakage(
     prediction has two for each triple; share, of the queries; share_of_METRIC, what these queries
     contribute to the first metric; the metrics.
     """
-    by_metric = query_values(task, ranks, metrics)
+    by_metric = values_by_query(task, ranks, metrics)
     first = next(iter(by_metric))
     total = float(by_metric[first].sums.sum())
     example = task.triple if isinstance(task, CompletionTask) else task.queries.user
@@ -166,7 +166,7 @@ def _by_target(
         chosen_task = replace(task, targets=task.targets.keep(chosen), rank_last=last)
         mask = torch.from_numpy(chosen)
         counts = RankCounts(*(each.cpu()[mask] for each in vars(ranks).values()))
-        values = metric_values(chosen_task, counts, metrics, task.masked)
+        values = values_of_one_treatment(chosen_task, counts, metrics, task.masked)
         rows.append(
             {"part": task.protocol.part, "group": name, "targets": int(chosen.sum())}
             | {metric: per_query.mean() for metric, per_query in values.items()}

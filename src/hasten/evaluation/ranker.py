@@ -60,15 +60,16 @@ def evaluate(
     world_size: int = 1,
     merge: Callable[[RankCounts | None], RankCounts | None] | None = None,
     chunks: QueryChunks | None = None,
-    candidates: CandidatePart | None = None,
+    candidate_part: CandidatePart | None = None,
 ) -> Evaluation:
     """Rank all targets of the task and compute the metrics.
 
     device: the device of the model. stop: called before each tile (a fixed group of queries); True
     stops the evaluation. rank, world_size: this process ranks every ``world_size``-th tile and
     counts 0 for other targets; merge: sums the counts over all processes. chunks: if memory
-    runs out, retries with fewer queries at a time; None: the error is raised. candidates: those
-    among which this process ranks all targets; None: all.
+    runs out, retries with fewer queries at a time; None: the error is raised. candidate_part: with
+    sharded tables, the candidates that this process holds. It ranks every target among them, and
+    merge sums the counts; None: all candidates.
     Raises ConfigurationError for an unknown metric before anything is ranked.
     """
     for name in metrics:
@@ -79,7 +80,7 @@ def evaluate(
 
     def ranked() -> tuple[RankCounts | None, EmbeddingDiagnostics | None]:
         with scoring(model):
-            ranks = _rank(model, task, tiles, shape, device, stop, chunks, candidates)
+            ranks = _rank(model, task, tiles, shape, device, stop, chunks, candidate_part)
             diagnosed = model.diagnosed_embeddings() if ranks is not None else None
             return ranks, None if diagnosed is None else diagnose_nodes(*diagnosed)
 
@@ -90,7 +91,7 @@ def evaluate(
     values, margins = {}, {}
     if ranks is not None:
         ranks = ranks.cpu()
-        by_metric = query_values(task, ranks, metrics)
+        by_metric = values_by_query(task, ranks, metrics)
         values = {name: per_query.mean() for name, per_query in by_metric.items()}
         if task.protocol.sampled is not None:
             # the two queries of a sampled triple are not independent: margins go by triple
@@ -109,12 +110,12 @@ def _rank(
     device: torch.device,
     stop: Callable[[], bool] | None,
     chunks: QueryChunks | None,
-    candidates: CandidatePart | None,
+    candidate_part: CandidatePart | None,
 ) -> RankCounts | None:
     """For each target: how many candidates score higher and how many tie. None if stopped.
 
-    At most one of chunks and candidates is given: with sharded tables (candidates), a process
-    cannot retry alone.
+    At most one of chunks and candidate_part is given: with sharded tables, a process cannot retry
+    alone.
     """
     total = len(fields(RankCounts)), len(task.targets.items)
     counts = torch.zeros(total, dtype=torch.int64, device=device)
@@ -127,7 +128,7 @@ def _rank(
                 inputs = to_device(TileInputs.of(task, group), device)
             tile = inputs.slice(number * shape.rows, (number + 1) * shape.rows)
             if chunks is None:
-                ranks = _rank_rows(model, task, tile, shape, candidates)
+                ranks = _rank_rows(model, task, tile, shape, candidate_part)
             else:
                 function = partial(_rank_chunks, model, task, tile, shape, chunks)
                 ranks = chunks.attempt(function, shape.rows)
@@ -145,25 +146,27 @@ def mean_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dic
     ``NAME/kept`` or ``NAME/masked``.
     """
     return {
-        name: per_query.mean() for name, per_query in query_values(task, ranks, metrics).items()
+        name: per_query.mean() for name, per_query in values_by_query(task, ranks, metrics).items()
     }
 
 
-def query_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dict[str, PerQuery]:
-    """The metrics of every query.
+def values_by_query(
+    task: AnyTask, ranks: RankCounts, metrics: Sequence[str]
+) -> dict[str, PerQuery]:
+    """The metrics of every query, before averaging.
 
     For full rankings of items also those with the opposite treatment of the history, under
     ``NAME/kept`` or ``NAME/masked``.
     """
-    values = metric_values(task, ranks, metrics, task.masked)
+    values = values_of_one_treatment(task, ranks, metrics, task.masked)
     if isinstance(task, RankingTask) and task.excluded is not None:
         other = "kept" if task.masked else "masked"
-        others = metric_values(task, ranks, metrics, not task.masked)
+        others = values_of_one_treatment(task, ranks, metrics, not task.masked)
         values |= {f"{name}/{other}": per_query for name, per_query in others.items()}
     return values
 
 
-def metric_values(
+def values_of_one_treatment(
     task: AnyTask, ranks: RankCounts, metrics: Sequence[str], masked: bool
 ) -> dict[str, PerQuery]:
     """The metrics of every query, or target in link prediction, with one treatment of the history.
@@ -213,7 +216,7 @@ def _rank_rows(
     task: AnyTask,
     queries: TileInputs,
     shape: TileShape,
-    candidates: CandidatePart | None = None,
+    candidate_part: CandidatePart | None = None,
 ) -> RankCounts:
     """The counts of the targets of these queries.
 
@@ -221,4 +224,4 @@ def _rank_rows(
     fewer columns too.
     """
     columns = max(1, shape.columns * len(queries) // shape.rows)
-    return queries.rank(model.scorer(task.queries.take(queries.numbers)), columns, candidates)
+    return queries.rank(model.scorer(task.queries.take(queries.numbers)), columns, candidate_part)

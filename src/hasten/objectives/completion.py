@@ -104,7 +104,7 @@ class CompletionModel(Protocol):
 class Examples(ABC):
     """Numbered training examples: queries with their answers."""
 
-    #: as :attr:`Phase.varying`
+    #: why the shapes of batches vary; None: they do not
     varying: str | None = None
 
     @abstractmethod

@@ -71,7 +71,7 @@ def padded(values: Tensor, size: int) -> Tensor:
     return torch.cat([values, values.new_zeros(size - len(values), *values.shape[1:])])
 
 
-def with_unused_targets(
+def with_padding_targets(
     inputs: NextItemInputs, size: int, negatives_key: int, loss: Tensor
 ) -> NextItemInputs:
     """The inputs with targets of weight 0 up to ``size``.

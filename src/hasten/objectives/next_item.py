@@ -20,7 +20,7 @@ from hasten.arrays import Int64
 from hasten.data.tables import Histories
 from hasten.errors import DataError
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
-from hasten.objectives.fixed_shapes import FixedShapes, with_unused_targets
+from hasten.objectives.fixed_shapes import FixedShapes, with_padding_targets
 from hasten.objectives.sequence_batch import NextItemInputs, SequenceBatch, sequence_batch
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.graph.csr import CSR
@@ -54,7 +54,7 @@ class NextItemModel(Protocol):
 
     @property
     def padding_target_loss(self) -> float:
-        """The loss of an unused target, whose hidden state is 0 (:mod:`.fixed_shapes`)."""
+        """The loss of a padding target, which fills a batch up to a fixed shape: its state is 0."""
         ...
 
     def regularizers(self) -> Sequence[Term]:
@@ -93,6 +93,7 @@ class NextItemPhase(ExampleBatches):
         prepare: Callable[[Histories], Histories] = lambda histories: histories,
     ) -> None:
         assert isinstance(model, nn.Module)
+        #: an example is numbered by its position here
         self.users = np.flatnonzero(histories.lengths >= 2)
         super().__init__(len(self.users), batch_size)
         # the same object with two types: a module, and the protocol
@@ -154,10 +155,10 @@ class NextItemPhase(ExampleBatches):
         dtype = accumulation_dtype(self.model.items.block(0, 0))
         loss = torch.tensor(self.padding_target_loss(batch), dtype=dtype)
         capacity = self.fixed.capacity(len(inputs.targets))
-        return with_unused_targets(inputs, capacity, epoch_key, loss)
+        return with_padding_targets(inputs, capacity, epoch_key, loss)
 
     def padding_target_loss(self, batch: Batch) -> float:
-        """The loss of an unused target, which fills a batch up to its fixed shape."""
+        """As :attr:`NextItemModel.padding_target_loss`."""
         return self.model.padding_target_loss
 
     def fix_shapes(self) -> None:
@@ -174,7 +175,7 @@ class NextItemPhase(ExampleBatches):
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         inputs: NextItemInputs = self.on_device(batch, ids)
         terms = self.terms_of(batch, self.micro_batch(batch, inputs))
-        return [without_unused_targets(term, inputs) for term in terms]
+        return [without_padding_targets(term, inputs) for term in terms]
 
     def terms_of(self, batch: Batch, micro_batch: NextItemMicroBatch) -> Sequence[Term]:
         """The loss terms of a micro-batch."""
@@ -206,7 +207,7 @@ class NextItemPhase(ExampleBatches):
         if self.negative_count:
             known = self.known_items(histories) if self.histories.mapped else None
             user_of_target, row_of_target = np.repeat(users, lengths), np.repeat(rows, lengths)
-            # distance to the last input: SequenceBatch.positions has padding as well
+            # the distance to the last input; SequenceBatch.positions has entries for padding too
             positions = histories.ends[row_of_target] - 1 - skip_last - source
             # a distinct counter for each (user, position, negative), whatever the batch
             counter = (user_of_target * self.max_length + positions) * self.negative_count
@@ -234,8 +235,8 @@ class NextItemPhase(ExampleBatches):
         )
 
 
-def without_unused_targets(term: Term, inputs: NextItemInputs) -> Term:
-    """Subtract the loss of the unused targets (``surplus``), which is known in advance.
+def without_padding_targets(term: Term, inputs: NextItemInputs) -> Term:
+    """Subtract the loss of the padding targets (``surplus``), which is known in advance.
 
     ``factor`` is 1 / denominator in a tensor, which a replayed CUDA graph reads.
     """

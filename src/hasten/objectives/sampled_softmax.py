@@ -23,7 +23,7 @@ from hasten.objectives.next_item import (
     NextItemMicroBatch,
     NextItemModel,
     NextItemPhase,
-    without_unused_targets,
+    without_padding_targets,
 )
 from hasten.objectives.permutations import LastValueCache
 from hasten.objectives.sequence_batch import NextItemInputs
@@ -177,7 +177,7 @@ class SampledSoftmaxPhase(NextItemPhase):
         inputs, sampled = self.on_device(batch, ids)
         laid_out = self.micro_batch(batch, inputs)
         loss = self.model.next_item_loss(self.within(encoded[0], laid_out, sampled))
-        return [without_unused_targets(Term("loss", loss, batch.denominators["targets"]), inputs)]
+        return [without_padding_targets(Term("loss", loss, batch.denominators["targets"]), inputs)]
 
     def within(
         self, rows: Tensor, laid_out: NextItemMicroBatch, inputs: SampledInputs

@@ -23,8 +23,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from hasten.atomic_write import (
-    current_folder,
     delete_folder,
+    folder_or_backup,
     fsync_path,
     holds_published,
     publish_folder,
@@ -130,12 +130,12 @@ def send_rows(tensors: Mapping[str, Mapping[str, Tensor | ShardedTensor]]) -> No
 
 
 def _link_and_hash(source: Path | None, path: Path, size: int) -> str | None:
-    """Link the file of that name in another checkpoint; its SHA-256, or None if it cannot be."""
+    """Hard-link the file from another checkpoint; its recorded SHA-256, or None if impossible."""
     if source is None:
         return None
     try:
         sha = recorded_hash(source, path.name)
-        file = current_folder(source) / path.name
+        file = folder_or_backup(source) / path.name
         if file.is_symlink() or file.stat().st_size != size:
             return None
         os.link(file, path)
@@ -193,7 +193,7 @@ def _read(file: Path, group: str, unloaded: Collection[tuple[str, str]]) -> dict
 
 def verify_checkpoint(folder: Path) -> None:
     """Raise CheckpointError with the file and the problem unless all sizes and hashes match."""
-    verify_files(current_folder(folder), None)
+    verify_files(folder_or_backup(folder), None)
 
 
 def newest_checkpoint(
@@ -250,8 +250,8 @@ def numbered_checkpoints(checkpoints: Path) -> list[Path]:
     """Paths of the checkpoints ``epoch-...``, newest first.
 
     After an interrupted replacement such a path may not exist itself, only its backup: see
-    :func:`current_folder`. Other names, and ``epoch-...`` folders without any file of a checkpoint,
-    are the user's and are left out.
+    :func:`folder_or_backup`. Other names, and ``epoch-...`` folders without any file of a
+    checkpoint, are the user's and are left out.
     """
     by_number: dict[tuple[int, int], Path] = {}
     for entry in checkpoints.iterdir() if checkpoints.is_dir() else ():
@@ -271,13 +271,13 @@ def _is_valid(folder: Path) -> bool:
 
 
 def _fingerprint(folder: Path) -> Fingerprint:
-    status = [(entry.name, entry.stat()) for entry in current_folder(folder).iterdir()]
+    status = [(entry.name, entry.stat()) for entry in folder_or_backup(folder).iterdir()]
     return tuple(sorted((name, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in status))
 
 
 def _locate(folder: Path) -> tuple[Path, tuple[int, int] | None]:
     """Where the folder is now, and an identity that changes when it is replaced."""
-    path = current_folder(folder)
+    path = folder_or_backup(folder)
     try:
         status = path.stat()
     except FileNotFoundError:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from hasten.atomic_write import current_folder
+from hasten.atomic_write import folder_or_backup
 from hasten.errors import CheckpointError, os_errors_as
 
 FORMAT, FORMAT_VERSION = "hasten checkpoint", 1
@@ -56,7 +56,7 @@ def recorded_hash(folder: Path, name: str, *, verify: bool = False) -> str:
     verify: check the content of the file too.
     """
     with os_errors_as(CheckpointError, "cannot be read", folder):
-        path = current_folder(folder)
+        path = folder_or_backup(folder)
         files = _read_manifest(path)
         if name not in files:
             raise CheckpointError(f"{folder}: holds no {name}")

@@ -79,7 +79,7 @@ class OptimizerStep:
         #: float [1]: the number of processes whose memory ran out; None without a process group
         self.summed_failures: Tensor | None = None
         self.zero = torch.zeros((), device=device)
-        self.skipped, self.taken = torch.eye(2, device=device).unbind()  # (found_inf, "steps")
+        self.skipped, self.taken = torch.eye(2, device=device).unbind()  # (found_inf, "steps") each
         #: non-finite steps in a row, and all of them: float32 like found_inf, exact below 2^24
         self.consecutive_nonfinite_steps = torch.zeros((), device=device)
         self.nonfinite_steps = torch.zeros((), device=device)
@@ -102,7 +102,7 @@ class OptimizerStep:
 
     def eager(self, batch: Batch, control_flags: Sequence[float] = ()) -> dict[str, Tensor]:
         """Take the step with the learning rate that is set."""
-        batch = batch.divided(*self.micro_batch_numbers, self.phase.collective)
+        batch = batch.divided(*self.own_micro_batches, self.phase.collective)
         self.zero_grad()
         losses = self.try_accumulate(batch)
         if self.out_of_memory is not None and self.is_single_process:
@@ -160,7 +160,7 @@ class OptimizerStep:
             self.zero_grad()
             release_memory(self.device)
         if not self.is_single_process:
-            self.optimizer.skip_rows(batch)
+            self.optimizer.skip_rows(batch)  # zero gradients for the rows, as none were gathered
             first = self.optimizer.parameters[0]
             first.grad = first.new_full((), torch.nan).expand_as(first)
         return {}
@@ -184,12 +184,12 @@ class OptimizerStep:
     def accumulate(self, batch: Batch) -> dict[str, Tensor]:
         """Accumulate the gradients over the micro-batches; return the detached losses by name."""
         losses: dict[str, Tensor] = {}
-        micro_batches = batch.micro_batches(*self.micro_batch_numbers, self.phase.collective)
+        micro_batches = batch.micro_batches(*self.own_micro_batches, self.phase.collective)
         # [0] for encode, [1:] for the micro-batches; on a CPU None: Phase.on_device builds them
         inputs = batch.inputs or [None] * (1 + len(micro_batches))
         if self.device.type != "cpu" and batch.inputs is None:
             inputs = to_device(batch_inputs(self.phase, batch, micro_batches), self.device)
-        self.shares_encoding = True  # while encode runs: more micro-batches do not help it
+        self.shares_encoding = True  # stays so if encode runs out of memory
         if self.phase.one_seed:
             self.seed(batch, micro_batches[0][0])
         encoded, leaves = self.encode(replace(batch, inputs=inputs[0]))
@@ -209,7 +209,7 @@ class OptimizerStep:
         return losses
 
     @property
-    def micro_batch_numbers(self) -> tuple[range, int]:
+    def own_micro_batches(self) -> tuple[range, int]:
         """The numbers of this process's micro-batches, and the total over all processes."""
         first = self.shard.rank * self.micro_batches
         return range(first, first + self.micro_batches), self.shard.world_size * self.micro_batches
@@ -218,7 +218,7 @@ class OptimizerStep:
         """The batch of a step. On a GPU, the prefetcher also copies its inputs to the device."""
         if self.prefetcher is None:
             return self.phase.plan(seed, epoch, index)
-        return self.prefetcher.take(BatchRequest(seed, epoch, index, *self.micro_batch_numbers))
+        return self.prefetcher.take(BatchRequest(seed, epoch, index, *self.own_micro_batches))
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
         """The result of Phase.encode, and its detached leaves, which accumulate the gradients."""

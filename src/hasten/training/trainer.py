@@ -177,8 +177,8 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # check whether memory ran out while the step can still be undone: at the end of a phase
-            # and before an average or a checkpoint, at the latest
+            # a step can be undone until the phase ends, or weights are averaged or saved: check for
+            # lack of memory before that
             check = sync or position.index == phase.steps() or state.average_due or self.is_save_due
             if self.recovery.recover(stepper, batch, check):  # the position was set back
                 continue
@@ -227,7 +227,7 @@ class Trainer:
         state, position, totals = self.state, self.state.position, self.state.totals
         early_stopping, finished = state.early_stopping, position.epoch + 1
         require_same_checksums(self.processes, self.model, f"after epoch {finished}")
-        self.save_and_raise_if_stopped()
+        self.if_stopped_save_and_raise()
         losses = state.mean_losses()
         is_last, is_best = finished >= self.epochs, False
         evaluation: Evaluation | None = None
@@ -235,7 +235,7 @@ class Trainer:
             self.processes.activity = f"the evaluation after epoch {finished}"
             with nullcontext() if state.average is None else state.average.applied():
                 evaluation = self.evaluate()
-            self.save_and_raise_if_stopped()
+            self.if_stopped_save_and_raise()
             if not evaluation.values:  # out of time: a resumed run begins with this evaluation
                 self.save()
                 return True
@@ -258,7 +258,7 @@ class Trainer:
             self.save()
         return False
 
-    def save_and_raise_if_stopped(self) -> None:
+    def if_stopped_save_and_raise(self) -> None:
         self.control.synchronize_stop()
         if self.control.stop is not None:
             self.save()

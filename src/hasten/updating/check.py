@@ -17,7 +17,7 @@ from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.metrics import higher_is_better
 from hasten.evaluation.protocols import AnyTask, ranking_task
 from hasten.evaluation.query_tiles import QueryChunks
-from hasten.evaluation.ranker import evaluate, query_values
+from hasten.evaluation.ranker import evaluate, values_by_query
 from hasten.models.interface import Model
 from hasten.models.rows import KnownRows
 from hasten.updating.joined import Joined
@@ -82,7 +82,7 @@ class Checker:
                 model, self.task, [self.metric], device=device, chunks=QueryChunks(lambda: None)
             )
         assert evaluation.ranks is not None
-        values = query_values(self.task, evaluation.ranks, [self.metric])[self.metric]
+        values = values_by_query(self.task, evaluation.ranks, [self.metric])[self.metric]
         return float(values.sums[self.known].sum() / max(1, values.counts[self.known].sum()))
 
     def compare(self, model: Model) -> Check:

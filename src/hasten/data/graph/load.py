@@ -44,7 +44,7 @@ def load_graph(options: TripleOptions, seed: int, table: Any = None) -> Knowledg
     Raises:
         DataError: data that cannot be used, with file, line and text.
     """
-    _refuse_others(options)
+    _check_format_and_split(options)
     if table is not None:
         refuse_options("a table in memory", options, ("path", *_FILE_OPTIONS))
         read = _read_tables(table, options)
@@ -60,9 +60,10 @@ def load_graph(options: TripleOptions, seed: int, table: Any = None) -> Knowledg
             raise DataError(f"{options.path} holds interactions, not triples")
         if isinstance(entry, catalogue.Sample):
             return assemble_graph(_sample(entry, options), options, seed)
+        # only samples are typed: a set that is downloaded holds triples
         options, name = fetched_options(entry, options), entry.name
     with located(options) as place:
-        read = _read(place, options)
+        read = _read_triples(place, options)
         read.name = name or read.name
         return assemble_graph(read, options, seed)
 
@@ -142,9 +143,10 @@ def _read_table(table: Any, options: TripleOptions, name: str) -> GraphRead:
     return GraphRead(name, None, "table", [(columns, None)])
 
 
-def _read(place: Files, options: TripleOptions) -> GraphRead:
-    sources = [(triples.read_triples(path, options), part) for path, part in place.parts]
-    read = GraphRead(place.name, place.path, triples.NAME, sources, notes=place.notes)
+def _read_triples(place: Files, options: TripleOptions) -> GraphRead:
+    """Read the files of triples, and the dictionaries and names beside them."""
+    columns_by_part = [(triples.read_triples(path, options), part) for path, part in place.parts]
+    read = GraphRead(place.name, place.path, triples.NAME, columns_by_part, notes=place.notes)
     beside = (place.entities, place.relations, place.names, place.relation_names)
     read.files = (*place.archives, *(file_digest(path) for path in beside if path is not None))
     if place.entities is not None:
@@ -154,7 +156,9 @@ def _read(place: Files, options: TripleOptions) -> GraphRead:
     if place.names is not None:
         read.names = read_names(place.names)
     if place.relation_names is not None:
-        known = _known(read.relations, [columns.ids["relation"].values for columns, _ in sources])
+        known = _known(
+            read.relations, [columns.ids["relation"].values for columns, _ in columns_by_part]
+        )
         read.relation_names = read_relation_names(place.relation_names, known)
     return read
 
@@ -167,7 +171,7 @@ def _known(dictionary: Dictionary | None, columns: list[pa.Array]) -> set[str]:
     return known
 
 
-def _refuse_others(options: TripleOptions) -> None:
+def _check_format_and_split(options: TripleOptions) -> None:
     """Refuse formats and splits that triples do not have."""
     if options.format not in (None, triples.NAME, *typed.FORMATS):
         raise UsageError(f"format {options.format!r} holds no triples: leave --format out")

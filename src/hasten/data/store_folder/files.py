@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hasten.atomic_write import (
     atomic_path,
-    current_folder,
+    folder_or_backup,
     fsync_path,
     publish_folder,
     staging_folder,
@@ -57,8 +57,8 @@ def write_manifest(folder: Path, written: Manifest) -> None:
 def _staging(out: Path) -> Iterator[Path]:
     """The folder to write to, which nobody else writes to. It is removed unless it is published."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    if current_folder(out) != out:  # an interrupted replacement
-        current_folder(out).rename(out)
+    if folder_or_backup(out) != out:  # an interrupted replacement
+        folder_or_backup(out).rename(out)
     folder = staging_folder(out)
     folder.mkdir(exist_ok=True)
     lock = os.open(folder, os.O_RDONLY)

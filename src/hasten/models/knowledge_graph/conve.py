@@ -90,12 +90,13 @@ class ConvE(FactorizedTripleModel):
 
     @classmethod
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
-        """The loss of all answers of a query at once, and averaged weights.
+        """The defaults by the size of the data: ``loss=1-n-softmax`` and averaged weights.
 
         A small graph gets small batches, fewer channels and less dropout. A graph with many
-        entities gets sampled negatives.
+        entities gets ``loss=sampled``.
         """
         small = size.triples < SMALL_GRAPH
+        # 40 epochs on any data: the bounds leave no choice
         length = run_length(config, size.queries, steps=0, epoch_bounds=(40, 40))
         return {
             **with_weight_average(length, most_epochs=5),
@@ -189,10 +190,10 @@ class ConvE(FactorizedTripleModel):
     ) -> tuple[Tensor, ...]:
         """The vectors of equal groups, and their moments [2, G·channels], by PyTorch's layers.
 
-        :meth:`_encode` computes the features again in the backward pass, by many small operations.
-        A GPU would take longer to launch them than to compute, so this keeps the features (unless
-        ``recompute`` is set). Every group needs its own statistics, so groups become channels: the
-        images, ordered [b, G], are viewed as b images with G·C channels.
+        On a GPU, launching the many small operations of :meth:`_encode` would take longer than
+        computing all features at once. For batch norm, groups become channels: the B queries are
+        ordered [b, G], b of each of G groups, and their feature maps are b images of G·C channels
+        (the input image: G channels).
         """
         options, size = self.options, len(relation) // groups
         shape = (groups, size, self.height, self.columns)

@@ -173,7 +173,7 @@ class StepCapture:
 
     def _seed(self, batch: Batch) -> None:
         """Seed dropout as the step does: a graph reads the seed when it is replayed."""
-        (part,) = self.stepper.micro_batch_numbers[0]
+        (part,) = self.stepper.own_micro_batches[0]
         self.stepper.seed(batch, part)
 
     def _timed(self, take: Callable[[], Losses], times: list[float]) -> Losses:
