@@ -129,7 +129,11 @@ def test_the_published_loss_ends_and_ours_does_not():
 
 def in_half(wrong):
     """The loss, and another one where autocast is on."""
-    return lambda *vectors: (wrong if torch.is_autocast_enabled("cpu") else stable_loss)(*vectors)
+
+    def loss(*vectors):
+        return wrong(*vectors) if torch.is_autocast_enabled("cpu") else stable_loss(*vectors)
+
+    return loss
 
 
 @pytest.mark.parametrize(
