@@ -109,13 +109,19 @@ def build(dataset: Dataset, seed: int) -> tuple[MMGCN, MultimodalPhase]:
 
 
 def train(
-    dataset: Dataset, how: Any, loss_of: Loss, seed: int, steps: int, device: torch.device = CPU
+    dataset: Dataset,
+    how: Any,
+    loss_of: Loss,
+    seed: int,
+    steps: int,
+    device: torch.device = CPU,
+    rate: float = RATE,
 ) -> dict[str, Any]:
     """Losses and largest margins step by step, as a plain loop with autocast and a scaler."""
     model, phase = build(dataset, seed)
     model.to(device)
     precision = Precision(how, device)
-    optimiser = torch.optim.Adam(model.parameters(), RATE)
+    optimiser = torch.optim.Adam(model.parameters(), rate)
     losses, margins, seconds = [], [], []
     first: int | None = None
     skipped = 0

@@ -7,9 +7,10 @@ from bench import gpu_capture, gpu_losses, gpu_operations, gpu_plain, gpu_plain_
 from bench.gpu_check import attempt, kernel_lines, main, markdown, plain_lines, step_lines, verdict
 from bench.gpu_data import facts, made_book
 from bench.gpu_kernels import triton_kernels, triton_times
-from bench.gpu_losses import losses
+from bench.gpu_losses import losses, near
 from bench.gpu_operations import OPERATIONS
 from bench.gpu_training import Synthetic
+from experiments.loss_precision import small_gallery, stable_loss
 from hasten.training.capture import step as capture
 from tests.device.recorder import recording
 from tests.device.replay import SimulatedGraphs
@@ -126,6 +127,31 @@ def test_the_published_loss_ends_and_ours_does_not():
     assert found["runs"]["ours, bf16"]["cpu_ms_a_step"] > 0
 
 
+def in_half(wrong):
+    """The loss, and another one where autocast is on."""
+
+    def loss(*vectors):
+        return wrong(*vectors) if torch.is_autocast_enabled("cpu") else stable_loss(*vectors)
+
+    return loss
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        stable_loss,
+        in_half(lambda user, *items: stable_loss(3 * user, *items)),
+        in_half(lambda user, *items: stable_loss(user.detach(), *items)),
+        in_half(lambda *vectors: stable_loss(*(each[:32] for each in vectors))),
+    ],
+    ids=["right", "larger scores", "no gradient of users", "a part of the batch"],
+)
+def test_a_loss_that_is_wrong_in_half_precision_strays(loss, monkeypatch):
+    monkeypatch.setattr(gpu_losses, "stable_loss", loss)
+    found = near(small_gallery(), CPU)
+    assert found["passed"] is (loss is stable_loss), found
+
+
 @pytest.mark.parametrize(
     ("ends", "published", "passed"),
     [
@@ -137,10 +163,10 @@ def test_the_published_loss_ends_and_ours_does_not():
     ids=["as it should be", "the published one is finite", "bf16 strays", "fp16 ends"],
 )
 def test_what_is_asked_of_the_losses(ends, published, passed, monkeypatch):
-    def train(dataset, how, loss_of, seed, steps, device):
-        end = {"fp32": 0.7, **ends}[how]
+    def train(dataset, how, loss_of, seed, steps, device, rate=None):
+        end = {"fp32": 0.55, **ends}[how]
         first = published if loss_of is not gpu_losses.stable_loss else None if end else 3
-        return {"losses": [end] * steps, "first_step_not_finite": first}
+        return {"losses": [0.7] * 20 + [end] * (steps - 20), "first_step_not_finite": first}
 
     monkeypatch.setattr(gpu_losses, "train", train)
     monkeypatch.setattr(gpu_losses, "small_gallery", lambda: None)

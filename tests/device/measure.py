@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import torch
 
 from hasten.build import build_model, load_data, ranking_tasks
@@ -12,9 +13,12 @@ from hasten.config_loading.build import build_config
 from hasten.data.tables import AnyDataset
 from hasten.evaluation.ranker import evaluate
 from hasten.models.interface import Model
+from hasten.objectives import step_rows
 from hasten.objectives.prefetch import batch_inputs
+from hasten.ops import table_rows
 from hasten.ops.transfer import layout, send
 from hasten.training.capture.step import refusal
+from hasten.training.optimizers import row_adam_on_device
 from hasten.training.precision import Precision, PrecisionName
 from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES, ModelCase
@@ -25,6 +29,18 @@ SETTINGS = {"training.batch_size": 16}
 
 #: one case of every model
 FIRST = {case.model: case for case in reversed(CASES)}
+
+
+#: cases whose last phase has row-wise Adam if their tables are large
+BY_ROWS = ("sasrec-sampled-softmax", "kgat", "bprmf")
+
+
+def read_by_rows(patch: pytest.MonkeyPatch) -> None:
+    """Take the small tables of the cases for large ones."""
+    patch.setattr(table_rows, "MANY_ELEMENTS", 0)
+    patch.setattr(step_rows, "MANY_ROWS", 0)
+    patch.setattr(step_rows, "FEWEST", 0)
+    patch.setattr(row_adam_on_device, "FEWEST", 0)
 
 
 def build(

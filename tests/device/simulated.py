@@ -74,6 +74,14 @@ class DeviceTensor(Tensor):
 
     is_cpu = False
 
+    @property
+    def data(self) -> Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        self.cpu_tensor = unwrap(value)
+
     def __repr__(self) -> str:
         return f"DeviceTensor({self.cpu_tensor!r})"
 

@@ -14,9 +14,10 @@ from hasten.objectives.prefetch import batch_inputs
 from hasten.ops.transfer import layout, send
 from hasten.training.capture import step as capture
 from hasten.training.capture.step import StepCapture, capture_steps
+from hasten.training.optimizers.row_adam_on_device import RowAdamOnDevice
 from hasten.training.step import OptimizerStep
 from tests.contract.cases import CASES, ModelCase
-from tests.device.measure import build
+from tests.device.measure import BY_ROWS, build, read_by_rows
 from tests.device.recorder import difference, recording
 from tests.device.replay import SimulatedGraphs
 from tests.device.simulation import simulated
@@ -99,21 +100,33 @@ def trained(case: ModelCase, mode: str, settings: Mapping[str, Any]) -> tuple[li
         return [p.detach().cpu() for p in model.parameters()], found
 
 
+@pytest.mark.parametrize("label", BY_ROWS)
+def test_captured_steps_of_row_wise_adam(label, monkeypatch):
+    """The graph holds the rows that are read, their update, and the sums of the missed steps."""
+    read_by_rows(monkeypatch)
+    with simulated("cuda") as device:
+        *_, steppers = build(next(each for each in TRAINED if each.label == label), device)
+        assert isinstance(steppers[-1].optimizer, RowAdamOnDevice)
+    assert_captured_is_eager(label, {})
+
+
 @pytest.mark.parametrize("label", CAPTURED)
-def test_captured_steps_are_those_taken_one_operation_at_a_time(label, monkeypatch):
+def test_captured_steps_are_those_taken_one_operation_at_a_time(label):
     """With dropout and negatives: other inputs, seeds and learning rates than those recorded.
 
     The steps that are compared have the same shapes: "auto" pads batches as "always" does.
     """
-    monkeypatch.setattr(capture, "CudaGraphs", SimulatedGraphs)
-    monkeypatch.setattr(capture, "WARM_UP", 1)
+    assert_captured_is_eager(label, CAPTURED[label])
+
+
+def assert_captured_is_eager(label: str, settings: Mapping[str, Any]) -> None:
     case = next(case for case in TRAINED if case.label == label)
-    monkeypatch.setattr(StepCapture, "__call__", lambda self, batch, _: self.stepper.eager(batch))
-    expected, _ = trained(case, "always", CAPTURED[label])
-    monkeypatch.undo()
-    monkeypatch.setattr(capture, "CudaGraphs", SimulatedGraphs)
-    monkeypatch.setattr(capture, "WARM_UP", 1)
-    weights, reports = trained(case, "always", CAPTURED[label])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(capture, "CudaGraphs", SimulatedGraphs)
+        patch.setattr(capture, "WARM_UP", 1)
+        weights, reports = trained(case, "always", settings)
+        patch.setattr(StepCapture, "__call__", lambda self, batch, _: self.stepper.eager(batch))
+        expected, _ = trained(case, "always", settings)
     for each in reports:
         assert each["in_effect"], each
     for one, other in zip(weights, expected, strict=True):

@@ -15,13 +15,14 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hasten.arrays import distinct
 from hasten.objectives.base import Batch, Encoded
 from hasten.objectives.pairwise import Pairs, PairwiseModel, PairwisePhase
 from hasten.objectives.permutations import LastValueCache
 from hasten.ops.graph.csr import CSR
-from hasten.ops.table_rows import TableRows
+from hasten.ops.table_rows import TableRows, with_other_rows
 
 
 class PairRowsPhase(PairwisePhase):
@@ -40,8 +41,11 @@ class PairRowsPhase(PairwisePhase):
         self._read: LastValueCache[Tensor] = LastValueCache()
         #: with their examples, which the entry keeps so that no others have their identity
         self._last: LastValueCache[tuple[Tensor, Pairs]] = LastValueCache()
+        on_device = None if self.device.type == "cpu" else self.on_device
         most = 3 * self.batch_size
-        self.table = TableRows(users, self.read, most, others=(items,), of_part=True)
+        self.table = TableRows(
+            users, self.read, most, others=(items,), on_device=on_device, of_part=True
+        )
 
     def rows_of(self, pairs: Pairs) -> Tensor:
         """int64 [3B] the rows of users, positives and negatives in both tables together."""
@@ -54,8 +58,12 @@ class PairRowsPhase(PairwisePhase):
         def find() -> Tensor:
             parts = [self.rows_of(self._pairs_once(batch, ids)) for ids in batch.own_ids]
             rows = torch.cat([batch.ids[:0], *parts])
-            own = torch.from_numpy(distinct(rows.numpy()))
-            return own if self.union is None or batch.parts is None else self.union(own)
+            own, count = distinct(rows.numpy()), sum(len(table) for table in self._parameters)
+            if self.union is not None and batch.parts is not None:
+                return self.union(torch.from_numpy(own))
+            if self.varying is None and batch.parts is None:
+                own = with_other_rows(own, min(len(rows), count), count)
+            return torch.from_numpy(own)
 
         return self._read.get(batch.part_key, find)
 
@@ -63,12 +71,25 @@ class PairRowsPhase(PairwisePhase):
         """:meth:`pairs`, once if it is called with the same examples again."""
         return self._last.get((batch.key, id(ids)), lambda: (ids, self.pairs(batch, ids)))[1]
 
+    def fix_shapes(self) -> None:
+        """Further rows are gathered, so that all batches of one size read as many."""
+        self.varying = None
+
+    def encode_inputs(self, batch: Batch) -> Tensor:
+        return self.read(batch)
+
     def term_inputs(self, batch: Batch, ids: Tensor) -> Pairs:
         pairs = self._pairs_once(batch, ids)
         return replace(pairs, nodes=torch.searchsorted(self.read(batch), self.rows_of(pairs)))
 
     def encode(self, batch: Batch) -> Encoded:
-        rows, (users, items) = self.read(batch), self._parameters
+        users, items = self._parameters
+        if self.device.type != "cpu":  # what is of the users is not known to the host
+            rows, first = self.on_device(batch), self.user_count
+            of_users = F.embedding(rows.clamp(max=first - 1), users)
+            of_items = F.embedding((rows - first).clamp_(min=0), items)
+            return (torch.where((rows < first)[:, None], of_users, of_items),)
+        rows = self.read(batch)
         split = int(torch.searchsorted(rows, self.user_count))
         of_users, of_items = rows[:split], rows[split:] - self.user_count
         return (torch.cat([users.index_select(0, of_users), items.index_select(0, of_items)]),)

@@ -89,15 +89,14 @@ class OptimizerStep:
     ) -> dict[str, Tensor]:
         """Take the step; return the loss terms of the whole batch, detached.
 
-        "steps" among them is 1 for a step that was taken. If it is skipped, every value is 0.
-        control_flags: of this process; afterwards :attr:`summed_control_flags` holds the sum over
-        all processes. In a run of one process, the dict is empty if memory ran out.
+        "steps" among them is 1 for a step that was taken; if it is skipped, all values are 0.
+        control_flags: of this process; :attr:`summed_control_flags` then holds those of all. The
+        dict of a run of one process is empty if memory ran out.
         """
         self.optimizer.set_rate(lr)
         losses = (self.capture or self.eager)(batch, control_flags)
-        # after the phase's last step of the epoch, apply what RowAdam deferred: no part of a graph
         if losses and batch.index == self.phase.steps() - 1:
-            self.optimizer.flush()
+            self.optimizer.flush()  # what RowAdam deferred in the epoch: no part of a graph
         return losses
 
     def eager(self, batch: Batch, control_flags: Sequence[float] = ()) -> dict[str, Tensor]:

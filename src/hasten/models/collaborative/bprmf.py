@@ -24,6 +24,7 @@ from hasten.objectives.step_rows import reads_few_rows
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.sharded_table import divisible_table
 from hasten.ops.table import Table
+from hasten.ops.table_rows import is_large_on_device
 from hasten.ops.transfer import to_device
 from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
 
@@ -58,10 +59,13 @@ class BPRMF(CollaborativeModel):
         return {"users.weight": Rows.of("users"), "items.weight": Rows.of("items")}
 
     def phase_class(self, training: TrainingOptions) -> type[PairwisePhase]:
-        """Tables on a CPU are trained by the rows that a step reads if large, or to be sharded."""
+        """Tables are trained by the rows that a step reads if large, or to be sharded (CPU)."""
         few = reads_few_rows(3 * training.batch_size, self.sizes.users + self.sizes.items)
-        few = few or training.shard_tables == "always"
-        return PairRowsPhase if few and self.device.type == "cpu" else PairwisePhase
+        if self.device.type == "cpu":
+            by_rows = few or training.shard_tables == "always"
+        else:
+            by_rows = few and is_large_on_device(list(self.parameters()))
+        return PairRowsPhase if by_rows else PairwisePhase
 
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         if encoded:  # the rows of the step, by PairRowsPhase

@@ -35,23 +35,28 @@ class MissedStepsOnDevice:
         self.planned = MissedSteps(betas, eps, dtype, _TERMS[dtype])
         window = self.planned.window
         beta1, beta2 = betas
-        exact, device = {"dtype": torch.float64}, taken.device
-        age = torch.arange(window, 0, -1, **exact)
+        device, exact = taken.device, torch.float64
+        age = torch.arange(window, 0, -1, dtype=exact)
         self._earlier = (age - 1).to(device)
         self._falls = (beta2 ** ((age - 1) / 2)).to(device)
         self._first_moments = (beta1**age)[:, None].to(device)
-        self._powers = torch.arange(self.planned.terms, **exact).to(device)
+        self._powers = torch.arange(self.planned.terms, dtype=exact).to(device)
         self._window = torch.arange(window).to(device)
-        self._betas = torch.tensor(betas, **exact)[:, None].to(device)
+        self._betas = torch.tensor(betas, dtype=exact)[:, None].to(device)
         #: the first step, and row n + window - 1: d, then M_0, M_1, ... of rows last updated at
         #: step first + n. The rows before are those of steps before the first, which none reads
         self.first = torch.zeros_like(taken)
-        self._sums = torch.zeros(_STEPS + window, 1 + self.planned.terms, **exact).to(device)
+        self._sums = torch.zeros(_STEPS + window, 1 + self.planned.terms, dtype=exact).to(device)
 
     @property
     def last(self) -> int:
         """The number of steps taken. Synchronizes with the device."""
         return int(self.taken)
+
+    @property
+    def pending(self) -> bool:
+        """Whether a step was taken since the first one, as far as the host knows."""
+        return self.planned.last > self.planned.first
 
     def plan(self, lr: float) -> bool:
         """Count a step that may be taken. False: call :meth:`begin` first, all rows up to date.
@@ -90,7 +95,7 @@ class MissedStepsOnDevice:
         after: float32 [S], the last step applied to each row; weight: [S, D]; moments: [2, S, D].
         """
         rows = (after - (self.first - (self.planned.window - 1))).long()
-        lead, *sums = self._sums.index_select(0, rows).to(self.dtype).split(1, 1)
+        lead, *sums = torch.split(self._sums.index_select(0, rows).to(self.dtype), 1, 1)
         falls = (self._betas ** (self.taken - after)).to(self.dtype)
         scaled = moments[1].sqrt().mul_(lead)
         below = scaled + self.eps

@@ -144,11 +144,11 @@ class RowAdam(PhaseAdam):
         pending: dict[str, Tensor] = {}
         if self.pending:
             pending = {f"{PENDING}{name}": table for name, table in tables.items()}
-            pending |= {f"{PENDING}after": self.after, f"{PENDING}sums": self.missed.sums()}
+            pending |= {f"{PENDING}after": self.after, f"{PENDING}sums": self._sums()}
             tables = {name: table.clone() for name, table in tables.items()}
             self._catch_up_all(*tables.values())
         weight = tables.pop("weight")
-        fields = {**tables, "step": torch.tensor(float(self.missed.last)), **pending}
+        fields = {**tables, "step": torch.tensor(float(self._last)), **pending}
         state.update({f"{self._number}.{name}": value for name, value in fields.items()})
         return state, {self.weight: weight}
 
@@ -171,7 +171,20 @@ class RowAdam(PhaseAdam):
             self._load_missed(last, state)
         else:
             self.after.fill_(last)
-            self.missed.begin(last)
+            self._begin(last)
+
+    @property
+    def _last(self) -> int:
+        """The number of steps taken."""
+        return self.missed.last
+
+    def _sums(self) -> Tensor:
+        """What :meth:`_load_missed` needs of the missed steps."""
+        return self.missed.sums()
+
+    def _begin(self, step: int) -> None:
+        """All rows are up to date after this step."""
+        self.missed.begin(step)
 
     def _reads(self, state: Mapping[str, Tensor]) -> bool:
         """Whether deferred updates are those of a CPU; else the weights go on with all updates."""

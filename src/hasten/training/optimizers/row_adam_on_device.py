@@ -34,7 +34,7 @@ class RowAdamOnDevice(RowAdam):
         self.after = torch.zeros(len(self.weight), device=self.weight.device)
         self.taken = torch.zeros((), device=self.weight.device)
         weight = self.weight
-        self.missed = MissedStepsOnDevice(options.betas, options.eps, weight.dtype, self.taken)
+        self.steps = MissedStepsOnDevice(options.betas, options.eps, weight.dtype, self.taken)
 
     @staticmethod
     def suits(table: TableRows, options: TrainingOptions) -> bool:
@@ -44,14 +44,13 @@ class RowAdamOnDevice(RowAdam):
 
     @property
     def pending(self) -> bool:
-        planned = self.missed.planned
-        return planned.last > planned.first
+        return self.steps.pending
 
     def set_rate(self, rate: float) -> None:
         super().set_rate(rate)
-        if not self.missed.plan(rate):
+        if not self.steps.plan(rate):
             self.flush()
-            self.missed.plan(rate)
+            self.steps.plan(rate)
 
     @torch.no_grad()
     def gather_rows(self, batch: Batch) -> Tensor:
@@ -60,7 +59,7 @@ class RowAdamOnDevice(RowAdam):
         self._ids = self.table.on_device(batch)
         weight = self.weight.index_select(0, self._ids)
         self._moments = self.moments.index_select(1, self._ids)
-        self.missed.catch_up(self.after.index_select(0, self._ids), weight, self._moments)
+        self.steps.catch_up(self.after.index_select(0, self._ids), weight, self._moments)
         leaf = weight.requires_grad_()
         first, second = self._moments.unbind()
         self.state[leaf] = {"step": self.taken, "exp_avg": first, "exp_avg_sq": second}
@@ -72,7 +71,7 @@ class RowAdamOnDevice(RowAdam):
         leaf = self.parameters[self._number]
         if not self._restore_table():
             return
-        self.missed.add(self.param_groups[0]["lr"], self.found_inf)
+        self.steps.add(self.param_groups[0]["lr"], self.found_inf)
         self.weight.index_copy_(0, self._ids, leaf)
         self.moments.index_copy_(1, self._ids, self._moments)
         self.after.index_copy_(0, self._ids, self.taken.expand(len(leaf)))
@@ -82,20 +81,20 @@ class RowAdamOnDevice(RowAdam):
         if self.pending:
             self._catch_up_all(self.weight, self.first, self.second)
             self.after.copy_(self.taken)
-        self.missed.begin()
+        self.steps.begin()
 
     def _catch_up_all(self, weight: Tensor, first: Tensor, second: Tensor) -> None:
         step = max(1, _ELEMENTS // max(1, weight.shape[1]))
         for start in range(0, len(weight), step):
             part = slice(start, start + step)
             moments = torch.stack([first[part], second[part]])
-            self.missed.catch_up(self.after[part], weight[part], moments)
+            self.steps.catch_up(self.after[part], weight[part], moments)
             first[part], second[part] = moments.unbind()
 
     @torch.no_grad()
     def tensors(self) -> tuple[dict[str, Tensor], dict[nn.Parameter, Tensor]]:
         state, weights = super().tensors()
-        steps = torch.tensor([int(self.missed.first), self.missed.planned.last])
+        steps = torch.tensor([int(self.steps.first), self.steps.planned.last])
         state[f"{self._number}.{STEPS_ON_DEVICE}"] = steps
         return state, weights
 
@@ -103,14 +102,24 @@ class RowAdamOnDevice(RowAdam):
         super().load(tensors)
         steps = tensors.get(f"{self._number}.{STEPS_ON_DEVICE}")
         if steps is not None and not self.pending:
-            self.missed.planned.begin(int(steps[1]))
+            self.steps.planned.begin(int(steps[1]))
+
+    @property
+    def _last(self) -> int:
+        return self.steps.last
+
+    def _sums(self) -> Tensor:
+        return self.steps.sums()
+
+    def _begin(self, step: int) -> None:
+        self.steps.begin(step)
 
     def _reads(self, state: Mapping[str, Tensor]) -> bool:
-        return STEPS_ON_DEVICE in state and self.missed.reads(state[f"{PENDING}sums"])
+        return STEPS_ON_DEVICE in state and self.steps.reads(state[f"{PENDING}sums"])
 
     def _load_missed(self, last: int, state: Mapping[str, Tensor]) -> None:
         first, planned = state[STEPS_ON_DEVICE].tolist()
-        self.missed.load(last, first, planned, state[f"{PENDING}sums"])
+        self.steps.load(last, first, planned, state[f"{PENDING}sums"])
 
 
 class JoinedRowAdamOnDevice(RowAdamOnDevice, JoinedRowAdam):
