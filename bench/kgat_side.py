@@ -38,7 +38,8 @@ from hasten.data.tables import (
     Triples,
     Vocabulary,
 )
-from hasten.models.collaborative.kgat import KGAT, KGATOptions
+from hasten.models.collaborative.kgat import KGAT
+from hasten.models.collaborative.kgat_options import KGATOptions
 from hasten.models.interface import Sizes
 from hasten.ops.graph.csr import CSR
 from hasten.training.precision import Precision

@@ -13,7 +13,8 @@ from bench.plain_batches import EdgeBatches, PairBatches, negatives
 from bench.plain_graph import SparseMatrix, sum_of_powers
 from bench.plain_kgat import PlainKGAT
 from hasten.config import TrainingOptions
-from hasten.models.collaborative.kgat import KGAT, KGATOptions
+from hasten.models.collaborative.kgat import KGAT
+from hasten.models.collaborative.kgat_options import KGATOptions
 from hasten.models.collaborative.lightgcn import LightGCN, LightGCNOptions
 from hasten.models.interface import Sizes
 

@@ -10,7 +10,8 @@ from hasten.config import KnowledgeOptions, TrainingOptions
 from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.tables import TRAIN
 from hasten.models.collaborative import kgat as module
-from hasten.models.collaborative.kgat import KGAT, KGATOptions
+from hasten.models.collaborative.kgat import KGAT
+from hasten.models.collaborative.kgat_options import KGATOptions
 from hasten.models.interface import Sizes
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 from hasten.scoring import RecommenderQueries
