@@ -82,8 +82,23 @@ def test_memory_does_not_hold_all_logits():
     x, blocks, targets, _ = _case(512, 1000, 8, 1, False, torch.float32)
     loss = catalogue_cross_entropy(x, blocks, targets)
     assert loss.grad_fn is not None
-    saved = loss.grad_fn.saved_tensors  # type: ignore[attr-defined]
-    assert sum(t.numel() for t in saved) == 512 * 8 + 1000 * 8
+    assert not loss.grad_fn.saved_tensors  # type: ignore[attr-defined]
+    kept = loss.grad_fn.grads  # type: ignore[attr-defined]
+    assert sum(t.numel() for t in kept) == 512 * 8 + 1000 * 8
+
+
+def test_the_gradient_of_the_table_is_scaled_where_it_lies():
+    """A copy would take as much memory as the table."""
+    x, (table,), targets, _ = _case(64, 1000, 8, 1, False, torch.float32)
+    loss = catalogue_cross_entropy(x, [table], targets)
+    assert loss.grad_fn is not None
+    address = loss.grad_fn.grads[1].data_ptr()  # type: ignore[attr-defined]
+    (loss / 64).backward()
+    assert table.grad is not None
+    assert table.grad.data_ptr() == address
+    reference = catalogue_cross_entropy_reference(x, [table], targets) / 64
+    (expected,) = torch.autograd.grad(reference, [table])
+    torch.testing.assert_close(table.grad, expected, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -123,13 +123,14 @@ class _CrossEntropy(torch.autograd.Function):
                 loss, grads = _by_rows(x, targets, bias, blocks, rows, dtype, shard)
             else:
                 loss, grads = _by_columns(x, targets, bias, blocks, chunk_bytes, dtype, shard)
-        ctx.has_bias, ctx.dtype = bias is not None, x.dtype
-        ctx.save_for_backward(*grads)
+        ctx.has_bias, ctx.dtype, ctx.grads = bias is not None, x.dtype, grads
         return loss
 
     @staticmethod
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
-        grad_x, *grads = torch._foreach_mul(ctx.saved_tensors, grad_loss)
+        assert ctx.grads is not None, "this backward pass can run only once"
+        (grad_x, *grads), ctx.grads = ctx.grads, None
+        torch._foreach_mul_([grad_x, *grads], grad_loss)  # in place: they are as large as the table
         grad_bias = grads.pop(0) if ctx.has_bias else None
         return grad_x.to(ctx.dtype), None, grad_bias, None, None, None, *grads
 
