@@ -15,7 +15,7 @@ SIZES = (5, 0, 9, 8)
 @pytest.mark.parametrize("block", [4, 2048])
 @pytest.mark.parametrize("input_gradient", [True, False])
 def test_as_one_linear_map_after_the_other(monkeypatch, block, input_gradient):
-    monkeypatch.setattr(module, "_BLOCK", block)
+    monkeypatch.setattr(module, "block_rows", lambda *_: block)
     torch.manual_seed(0)
     x = torch.randn(sum(SIZES), 6, dtype=torch.float64, requires_grad=input_gradient)
     weight = torch.randn(4, 6, 3, dtype=torch.float64, requires_grad=True)

@@ -5,7 +5,14 @@ import torch
 
 from hasten.ops.dense import product as module
 from hasten.ops.dense.linear import LinearMap, linear
-from hasten.ops.dense.product import product, product_into, product_plus
+from hasten.ops.dense.product import (
+    block_rows,
+    outer_by_blocks,
+    product,
+    product_by_blocks,
+    product_into,
+    product_plus,
+)
 
 LARGE = (4096, 160, 128)
 
@@ -88,6 +95,26 @@ def test_a_part_of_a_wider_matrix_is_copied_first(monkeypatch):
     rows, inner, columns = LARGE
     product(torch.randn(rows, inner), laid_out(inner, columns, "part"))
     assert calls[0][2] == (1, columns)
+
+
+@pytest.mark.parametrize("rows", [0, 5, 512, 1300])
+def test_blocks_of_one_size_are_the_product(which, rows, monkeypatch):
+    monkeypatch.setattr(module, "LEAST", 512 * 96 * 64)
+    monkeypatch.setattr(module, "_COLUMNS", 64)
+    calls = spy(monkeypatch)
+    assert block_rows(96, 64) == 512
+    a, b, x = torch.randn(rows, 96), torch.randn(96, 64), torch.randn(rows, 64)
+    expected = (a.double() @ b.double()).float()
+    torch.testing.assert_close(product_by_blocks(a, b), expected, rtol=1e-5, atol=1e-4)
+    expected = (a.double().T @ x.double()).float()
+    torch.testing.assert_close(outer_by_blocks(a, x), expected, rtol=1e-5, atol=1e-4)
+    whole = rows // 512 * which
+    assert [shape for shape, *_ in calls] == [(512, 96)] * whole + [(96, 512)] * whole
+
+
+def test_a_block_has_enough_multiplications():
+    for inner, columns in ((1, 1), (50, 264), (64, 64), (512, 768)):
+        assert block_rows(inner, columns) * inner * columns >= module.LEAST
 
 
 @pytest.mark.usefixtures("which")

@@ -31,6 +31,7 @@ from torch.nn import functional as F
 from hasten.ops.attention.head_chunks import HeadChunk, chunks, head_chunks
 from hasten.ops.buckets import Bucket
 from hasten.ops.dense.dropout import keep_bytes, masks_of
+from hasten.ops.dense.product import outer_by_blocks, product_by_blocks
 from hasten.ops.dtypes import accumulation_dtype, upcast
 from hasten.ops.triton.choice import LARGEST_HEAD_BYTES, uses_triton
 
@@ -197,7 +198,7 @@ class _IntervalAttention(torch.autograd.Function):
                 weights = torch.softmax(scores, dim=-1)
                 dropped = weights if mask is None else mask.mul_(weights)
                 bins = _bins(dropped, len(of_keys), pairs, dtype)
-                attended = torch.matmul(bins, of_values)
+                attended = _times(bins, of_values)
                 attended.baddbmm_(dropped.to(dtype), piece.of_keys(value).to(dtype))
                 piece.of_queries(out).copy_(attended)
                 if any(ctx.needs_input_grad):
@@ -229,7 +230,7 @@ class _IntervalAttention(torch.autograd.Function):
             slope.addcmul_(weights, slope.sum(-1, keepdim=True), value=-1)
             slopes = _bins(slope, len(of_keys), pairs, dtype)
             slope, low = slope.to(dtype), dropped.to(dtype)
-            new_query = torch.matmul(slopes, of_keys)
+            new_query = _times(slopes, of_keys)
             new_query.baddbmm_(slope, piece.of_keys(key).to(dtype))
             piece.of_queries(grad_query).copy_(new_query)
             grad_key_table[:, piece.columns].add_(_outer(slopes, asked))
@@ -251,10 +252,15 @@ class _IntervalAttention(torch.autograd.Function):
 
 def _towards(x: Tensor, keys: Tensor, table: Tensor, pairs: Tensor) -> Tensor:
     """x_i · (keys_j + table[pairs_ij]) in float32 or wider: [rows, chunk, keys seen]."""
-    found = upcast(torch.gather(torch.matmul(x, table.T), 2, pairs))
+    found = upcast(torch.gather(_times(x, table.T), 2, pairs))
     if found.dtype == x.dtype:
         return found.baddbmm_(x, keys.transpose(1, 2))
     return found.add_(torch.bmm(x, keys.transpose(1, 2)))
+
+
+def _times(x: Tensor, matrix: Tensor) -> Tensor:
+    """[rows, chunk, K] of [rows, chunk, D] and [D, K]."""
+    return product_by_blocks(x.flatten(0, 1), matrix).unflatten(0, x.shape[:2])
 
 
 def _bins(weights: Tensor, count: int, pairs: Tensor, dtype: torch.dtype) -> Tensor:
@@ -271,7 +277,7 @@ def _bins(weights: Tensor, count: int, pairs: Tensor, dtype: torch.dtype) -> Ten
 
 def _outer(bins: Tensor, x: Tensor) -> Tensor:
     """Σ bins_i ⊗ x_i over all queries: [count, d]."""
-    return (x.flatten(0, 1).T @ bins.flatten(0, 1)).T
+    return outer_by_blocks(x.flatten(0, 1), bins.flatten(0, 1)).T
 
 
 def _hide_future(scores: Tensor) -> None:

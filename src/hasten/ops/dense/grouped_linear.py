@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from hasten.ops.dense.product import padded_rows, product_into, product_plus
+from hasten.ops.dense.product import (
+    block_rows,
+    outer_by_blocks,
+    padded_rows,
+    product_into,
+    product_plus,
+)
 from hasten.ops.dtypes import autocast_dtype
-
-#: rows per product: oneDNN prepares code for every new shape, and few rows stay in the cache
-_BLOCK = 2048
 
 
 def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor, sizes: Sequence[int]) -> Tensor:
@@ -24,9 +27,9 @@ def grouped_linear(x: Tensor, weight: Tensor, bias: Tensor, sizes: Sequence[int]
     return out
 
 
-def _blocks(x: Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, slice, bool]]:
+def _blocks(x: Tensor, weight: Tensor, sizes: Sequence[int]) -> Iterator[tuple[int, slice, bool]]:
     """The group and the rows of every block, and whether it is whole; on a GPU all of a group."""
-    step = _BLOCK if x.device.type == "cpu" else len(x) + 1
+    step = block_rows(*weight.shape[1:]) if x.device.type == "cpu" else len(x) + 1
     for group, (stop, size) in enumerate(zip(accumulate(sizes), sizes, strict=True)):
         for start in range(stop - size, stop, step):
             yield group, slice(start, min(start + step, stop)), start + step <= stop
@@ -38,7 +41,7 @@ class _GroupedLinear(torch.autograd.Function):
         ctx.save_for_backward(x, weight)
         ctx.sizes = sizes
         out = x.new_empty(len(x), weight.shape[2])
-        for group, rows, whole in _blocks(x, sizes):
+        for group, rows, whole in _blocks(x, weight, sizes):
             part = padded_rows(x[rows])
             if whole or len(part) > rows.stop - rows.start:
                 result = product_plus(part, weight[group], bias[group])
@@ -55,7 +58,7 @@ class _GroupedLinear(torch.autograd.Function):
         of_x = None
         if ctx.needs_input_grad[0]:
             of_x = torch.empty_like(x)
-            for group, rows, whole in _blocks(x, ctx.sizes):
+            for group, rows, whole in _blocks(x, weight, ctx.sizes):
                 upper = padded_rows(grad[rows])
                 if len(upper) > rows.stop - rows.start:
                     of_x[rows] = torch.mm(upper, weight[group].T)[: rows.stop - rows.start]
@@ -66,7 +69,7 @@ class _GroupedLinear(torch.autograd.Function):
         parts = list(zip(torch.split(x, sizes), torch.split(grad, sizes), strict=True))
         of_weight, of_bias = torch.empty_like(weight), weight.new_empty(len(weight), grad.shape[1])
         for group, (part, upper) in enumerate(parts):
-            torch.mm(padded_rows(part).T, padded_rows(upper), out=of_weight[group])
+            of_weight[group] = outer_by_blocks(padded_rows(part), padded_rows(upper))
             torch.sum(upper, 0, out=of_bias[group])
         return of_x, of_weight, of_bias, None
 

@@ -12,6 +12,7 @@ half of MKL's time, for smaller products and with a transposed copy of ``a`` too
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.ops.dtypes import accumulation_dtype
+
+#: least rows of a block where the number of rows varies; the fewer, the shorter is the rest
+_BLOCK = 512
 
 
 def rounded_rows(count: int, least: int = 64) -> int:
@@ -41,7 +45,7 @@ def padded_rows(x: Tensor) -> Tensor:
 
 def product(a: Tensor, b: Tensor) -> Tensor:
     """``a @ b`` [M, N] of [M, K] and [K, N], without gradient."""
-    if not uses_onednn(a, b) or not (a.is_contiguous() or b.shape[1] >= _COLUMNS):
+    if not uses_onednn(a, b):
         return a @ b
     return _onednn(a.contiguous(), _dense(b).T)
 
@@ -52,6 +56,43 @@ def product_into(out: Tensor, a: Tensor, b: Tensor) -> None:
         out.copy_(product(a, b))
     else:
         torch.mm(a, b, out=out)
+
+
+def product_by_blocks(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
+    """:func:`product` for numbers of rows M that vary: oneDNN gets blocks of the same size."""
+    step = block_rows(*b.shape)
+    if not uses_onednn(a[:step], b):
+        return torch.mm(a, b, out=out)
+    if out is None:
+        out = a.new_empty(len(a), b.shape[1])
+    for rows in _blocks(len(a), step):
+        if rows.stop - rows.start == step:
+            out[rows] = product(a[rows], b)
+        else:
+            torch.mm(a[rows], b, out=out[rows])
+    return out
+
+
+def outer_by_blocks(a: Tensor, b: Tensor) -> Tensor:
+    """``aᵀ @ b`` [K, N] of [M, K] and [M, N], for M that varies, as :func:`product_by_blocks`."""
+    step = block_rows(a.shape[1], b.shape[1])
+    if not uses_onednn(a[:step].T, b[:step]):
+        return a.T @ b
+    total = a.new_zeros(a.shape[1], b.shape[1])
+    for rows in _blocks(len(a), step):
+        left, right = a[rows].T, b[rows]
+        total += product(left, right) if rows.stop - rows.start == step else left @ right
+    return total
+
+
+def block_rows(inner: int, columns: int) -> int:
+    """The rows of a block that is multiplied by a matrix [inner, columns]: enough for oneDNN."""
+    return max(_BLOCK, 1 << ((LEAST - 1) // max(1, inner * columns)).bit_length())
+
+
+def _blocks(count: int, step: int) -> Iterator[slice]:
+    for start in range(0, count, step):
+        yield slice(start, min(start + step, count))
 
 
 def product_plus(a: Tensor, b: Tensor, bias: Tensor) -> Tensor:
@@ -67,11 +108,12 @@ def _dense(b: Tensor) -> Tensor:
 
 
 def uses_onednn(a: Tensor, b: Tensor) -> bool:
-    """Whether ``a @ b`` is large and float32, on a CPU where oneDNN is faster."""
+    """Whether ``a @ b`` is large and float32, on a CPU where oneDNN is faster in this layout."""
     return (
         a.dtype == b.dtype == torch.float32
         and a.device.type == "cpu"
         and a.shape[0] * a.shape[1] * b.shape[1] >= LEAST
+        and (a.is_contiguous() or b.shape[1] >= _COLUMNS)
         and onednn_is_faster()
     )
 
@@ -98,7 +140,7 @@ def _detect() -> tuple[bool, bool]:
 #: detected at import, because torch.compile cannot trace it
 _FASTER, _WIDE = _detect()
 #: multiplications below which the overhead of the call exceeds the gain
-LEAST = 1 << 24 if _WIDE else 1 << 26
+LEAST = 1 << 23 if _WIDE else 1 << 26
 #: columns of b above which a transposed copy of ``a`` is worth its cost
 _COLUMNS = 64 if _WIDE else 1024
 
