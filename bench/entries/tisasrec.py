@@ -22,7 +22,7 @@ def layer(length: int, written_out: int, steps: int) -> Entry:
             "one gathers from q·Eᵀ and sums the weights by interval with scatter_add. Seconds are "
             "those of one call."
         ),
-        published=Side("[B, L, L, D] tensors", f"{side} written-out --steps {written_out}"),
+        published=Side("TiSASRec's published form", f"{side} written-out --steps {written_out}"),
         plain=Side("q·Eᵀ, gather, scatter_add", f"{side} gathered --steps {steps}"),
         candidate=Side("hasten", f"{side} hasten --steps {steps}"),
     )

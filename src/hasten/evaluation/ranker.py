@@ -18,7 +18,7 @@ from hasten.evaluation.embedding_diagnostics import EmbeddingDiagnostics, diagno
 from hasten.evaluation.metrics import PerQuery, metrics_per_query, parse_metric
 from hasten.evaluation.protocols import AnyTask, RankingTask
 from hasten.evaluation.query_tiles import QueryChunks, Tile, TileShape, make_tiles
-from hasten.evaluation.tile_inputs import TileInputs, moved_together
+from hasten.evaluation.tile_inputs import TileInputs, groups_to_move
 from hasten.models.interface import Model
 from hasten.ops.ranking.candidate_part import CandidatePart
 from hasten.ops.ranking.rank_all import RankCounts
@@ -29,9 +29,10 @@ from hasten.ops.transfer import to_device
 class Evaluation:
     """Metrics and how they were measured. ``values`` is empty if the evaluation was stopped.
 
-    ranks: for each target, how many candidates score higher and how many tie. diagnostics: of the
-    node embeddings, for models with ``diagnosed_embeddings``. margins: half-width of the 95 %
-    confidence interval of each metric, if only a sample of users or triples is ranked.
+    ranks: for each target, how many candidates score higher and how many tie, and how many of these
+    are excluded (such as the history). diagnostics: of the node embeddings, for models with
+    ``diagnosed_embeddings``. margins: half-width of the 95 % confidence interval of each
+    metric, if only a sample of users or triples is ranked.
     """
 
     values: dict[str, float]
@@ -112,14 +113,14 @@ def _rank(
     chunks: QueryChunks | None,
     candidate_part: CandidatePart | None,
 ) -> RankCounts | None:
-    """For each target: how many candidates score higher and how many tie. None if stopped.
+    """The counts of each target, as in :attr:`Evaluation.ranks`. None if stopped.
 
     At most one of chunks and candidate_part is given: with sharded tables, a process cannot retry
     alone.
     """
     total = len(fields(RankCounts)), len(task.targets.items)
     counts = torch.zeros(total, dtype=torch.int64, device=device)
-    for group in moved_together(task, tiles, device):
+    for group in groups_to_move(task, tiles, device):
         inputs, blocks = None, []
         for number in range(len(group)):
             if stop is not None and stop():
@@ -134,8 +135,8 @@ def _rank(
                 ranks = chunks.attempt(function, shape.rows)
             blocks.append(torch.stack(list(vars(ranks).values())))
         if inputs is not None:
-            # the targets of padding queries come last: drop them
-            counts[:, inputs.order] = torch.cat(blocks, 1)[:, : len(inputs.order)]
+            # only the last tile has padding queries, so that their targets come last: drop them
+            counts[:, inputs.target_numbers] = torch.cat(blocks, 1)[:, : len(inputs.target_numbers)]
     return RankCounts(*counts)
 
 

@@ -32,14 +32,14 @@ _MOST = 2**25
 class TileInputs:
     """Queries in the order of their tiles, with padding.
 
-    numbers: int64 [Q], of the queries in the task. order: int64 [S], the numbers of the targets in
-    the task; those of the padding, which come last, are left out. items: the size of the catalogue.
-    lists: if all items are ranked; candidates: int64 [Q, 1 + C], if they are sampled. others: bool
-    [N], candidates of no query.
+    numbers: int64 [Q], of the queries in the task. target_numbers: int64 [S], of the targets in the
+    task; those of the padding, which come last, are left out. items: the size of the catalogue.
+    lists: if all items are ranked; candidates: int64 [Q, 1 + C], if they are sampled. others:
+    bool [N], candidates of no query.
     """
 
     numbers: Int64
-    order: Tensor
+    target_numbers: Tensor
     items: int
     lists: RankingLists | None = None
     candidates: Tensor | None = None
@@ -51,10 +51,10 @@ class TileInputs:
         """Of these tiles, on the host."""
         rows = np.concatenate([tile.padded_rows for tile in tiles])
         count = sum(tile.count for tile in tiles)  # only the last tile has padding
-        order = torch.from_numpy(ragged_positions(task.targets.offsets, rows[:count])[0])
+        targets = torch.from_numpy(ragged_positions(task.targets.offsets, rows[:count])[0])
         if task.candidates is not None:  # column 0 is the target
             candidates = task.candidates[rows].astype(np.int64, copy=False)
-            return cls(rows, order, task.item_count, candidates=torch.from_numpy(candidates))
+            return cls(rows, targets, task.item_count, candidates=torch.from_numpy(candidates))
         excluded = None if task.excluded is None else task.excluded.take(rows)
         lists = RankingLists.of(task.targets.take(rows), excluded)
         ranges = others = None
@@ -63,16 +63,16 @@ class TileInputs:
             ranges = Ranges.of(task.range_start[rows], task.range_stop[rows])
         if isinstance(task, RankingTask) and task.subset is not None:
             others = torch.from_numpy(~task.subset)
-        return cls(rows, order, task.item_count, lists, ranges=ranges, others=others)
+        return cls(rows, targets, task.item_count, lists, ranges=ranges, others=others)
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     def slice(self, start: int, stop: int) -> TileInputs:
-        """Those of the queries from start to stop - 1; without their order."""
+        """Those of the queries from start to stop - 1; without their target numbers."""
         return TileInputs(
             self.numbers[start:stop],
-            self.order[:0],
+            self.target_numbers[:0],
             self.items,
             None if self.lists is None else self.lists.part(start, stop),
             None if self.candidates is None else self.candidates[start:stop],
@@ -96,7 +96,7 @@ class TileInputs:
         return rank_all(scorer, self.items, self.lists, columns=columns)
 
 
-def moved_together(
+def groups_to_move(
     task: AnyTask, tiles: Sequence[Tile], device: torch.device
 ) -> Iterator[list[Tile]]:
     """Groups of tiles whose inputs are made and moved at once."""

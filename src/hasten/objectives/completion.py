@@ -115,7 +115,7 @@ class Examples(ABC):
         """These examples of a batch, on the host, without what is sampled on the device."""
 
     def fix_shapes(self, batch_size: int) -> None:
-        """From now on, pad the inputs of ``batch_size`` examples to one of a few sizes."""
+        """From now on, a batch of ``batch_size`` examples has one of a few numbers of answers."""
         return
 
     def complete(self, batch: Batch, inputs: CompletionMicroBatch) -> CompletionMicroBatch:
@@ -166,7 +166,7 @@ class CompletionPhase(ExampleBatches):
         self.data.complete = wrap(self.data.complete)  # type: ignore[method-assign]
 
     def encode(self, batch: Batch) -> Encoded:
-        """Nothing is encoded."""
+        """Reset the moments: the micro-batches share no computation."""
         self.start_step()
         return ()
 
@@ -211,7 +211,7 @@ class KvsAllExamples(Examples):
     def __init__(self, graph: KnowledgeGraph, softmax: bool = False) -> None:
         self.queries, self.answers = training_queries(graph)
         self.softmax = softmax
-        #: (number of examples in a batch that is padded, the numbers of answers it may have)
+        #: (examples that a batch must have to be padded, numbers of answers to which it is padded)
         self.fixed: tuple[int, tuple[int, ...]] | None = None
 
     def __len__(self) -> int:

@@ -54,7 +54,7 @@ class NextItemModel(Protocol):
 
     @property
     def padding_target_loss(self) -> float:
-        """The loss of a padding target, which fills a batch up to a fixed shape: its state is 0."""
+        """The loss of a padding target: a constant, as its hidden state is a zero vector."""
         ...
 
     def regularizers(self) -> Sequence[Term]:
@@ -93,7 +93,7 @@ class NextItemPhase(ExampleBatches):
         prepare: Callable[[Histories], Histories] = lambda histories: histories,
     ) -> None:
         assert isinstance(model, nn.Module)
-        #: an example is numbered by its position here
+        #: the ids of a batch are positions in this array
         self.users = np.flatnonzero(histories.lengths >= 2)
         super().__init__(len(self.users), batch_size)
         # the same object with two types: a module, and the protocol
@@ -152,7 +152,7 @@ class NextItemPhase(ExampleBatches):
         if self.fixed is None or len(ids) != self.fixed.rows:
             return inputs
         epoch_key = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-        dtype = accumulation_dtype(self.model.items.block(0, 0))
+        dtype = accumulation_dtype(self.model.items.block(0, 0))  # no rows, for their type alone
         loss = torch.tensor(self.padding_target_loss(batch), dtype=dtype)
         capacity = self.fixed.capacity(len(inputs.targets))
         return with_padding_targets(inputs, capacity, epoch_key, loss)
@@ -207,7 +207,7 @@ class NextItemPhase(ExampleBatches):
         if self.negative_count:
             known = self.known_items(histories) if self.histories.mapped else None
             user_of_target, row_of_target = np.repeat(users, lengths), np.repeat(rows, lengths)
-            # the distance to the last input; SequenceBatch.positions has entries for padding too
+            # the distance to the last input; not SequenceBatch.positions, which includes padding
             positions = histories.ends[row_of_target] - 1 - skip_last - source
             # a distinct counter for each (user, position, negative), whatever the batch
             counter = (user_of_target * self.max_length + positions) * self.negative_count

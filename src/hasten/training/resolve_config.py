@@ -46,7 +46,7 @@ def resolve_config(config: RunConfig, processes: Processes) -> ResolvedConfig:
         if not options.warmup_steps:
             warnings.append(
                 f"training.lr_scaling={options.lr_scaling} without training.warmup_steps: large "
-                "steps at the beginning can ruin a run; give a few hundred"
+                "steps at the beginning can ruin a run; set training.warmup_steps to a few hundred"
             )
         if options.batch_size_per_device is None:
             warnings.append(

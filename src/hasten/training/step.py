@@ -79,7 +79,7 @@ class OptimizerStep:
         #: float [1]: the number of processes whose memory ran out; None without a process group
         self.summed_failures: Tensor | None = None
         self.zero = torch.zeros((), device=device)
-        self.skipped, self.taken = torch.eye(2, device=device).unbind()  # (found_inf, "steps") each
+        self.if_skipped, self.if_taken = torch.eye(2, device=device).unbind()  # found_inf, steps
         #: non-finite steps in a row, and all of them: float32 like found_inf, exact below 2^24
         self.consecutive_nonfinite_steps = torch.zeros((), device=device)
         self.nonfinite_steps = torch.zeros((), device=device)
@@ -116,7 +116,7 @@ class OptimizerStep:
         self.precision.unscale(self.optimizer)
         norm = self.optimizer.gradient_norm()
         finite = norm < math.inf  # False for NaN; one operation where isfinite takes four
-        found_inf, steps = torch.where(finite, self.taken, self.skipped).unbind()
+        found_inf, steps = torch.where(finite, self.if_taken, self.if_skipped).unbind()
         self.clip(norm)
         self.try_update(found_inf)
         self.phase.end_step(finite)
@@ -173,7 +173,7 @@ class OptimizerStep:
         self.out_of_memory = None
         if not self.is_single_process:
             assert self.all_reduce is not None
-            self.all_reduce.forget_loss_names()  # a skipped step has no losses: agree again
+            self.all_reduce.forget_loss_names()  # the next step agrees on them again
             self.nonfinite_steps -= steps
             self.consecutive_nonfinite_steps -= steps
             if (scaler := self.precision.scaler) is not None:

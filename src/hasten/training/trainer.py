@@ -135,7 +135,7 @@ class Trainer:
             with self.control.signals.immediate():
                 return compile_step(stepper, mode, self.config.seed, self.epochs)
         except StopNow:
-            self.control.raise_for_own_signal(self.state.position.step, self.folder.path)
+            self.control.raise_own_signal(self.state.position.step, self.folder.path)
 
     def train_epoch(self) -> bool:
         """Train from the current position to the end of the epoch; True if time ran out."""
@@ -172,7 +172,7 @@ class Trainer:
                 stepper.zero_grad()
                 self.record_losses(phase, losses)
                 self.save()
-                self.control.raise_for_own_signal(position.step, self.folder.path)
+                self.control.raise_own_signal(position.step, self.folder.path)  # always raises
             for name, value in values.items():
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)

@@ -60,7 +60,7 @@ def load_graph(options: TripleOptions, seed: int, table: Any = None) -> Knowledg
             raise DataError(f"{options.path} holds interactions, not triples")
         if isinstance(entry, catalogue.Sample):
             return assemble_graph(_sample(entry, options), options, seed)
-        # only samples are typed: a set that is downloaded holds triples
+        # of the registered sets, only samples are typed: downloads hold triples
         options, name = fetched_options(entry, options), entry.name
     with located(options) as place:
         read = _read_triples(place, options)
@@ -126,7 +126,7 @@ def _read_tables(data: Any, options: TripleOptions) -> GraphRead:
         raise DataError("some of the tables hold typed edges, others triples")
     first.name = "table"
     for read, (_, _, part) in zip(reads, tables, strict=True):
-        read.columns = [(columns, part) for columns in read.sources]
+        read.columns = [(columns, part) for columns, _ in read.columns]
         first.names = {**read.names, **first.names}
     first.columns = [each for read in reads for each in read.columns]
     return first

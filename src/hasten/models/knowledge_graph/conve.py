@@ -99,7 +99,7 @@ class ConvE(FactorizedTripleModel):
         # 40 epochs on any data: the bounds leave no choice
         length = run_length(config, size.queries, steps=0, epoch_bounds=(40, 40))
         return {
-            **with_weight_average(length, most_epochs=5),
+            **with_weight_average(length, longest=5),
             "model.loss": triple_loss(size, config, "1-n-softmax"),
             "training.batch_size": 32 if small else 128,
             "model.channels": 16 if small else 32,
@@ -155,14 +155,14 @@ class ConvE(FactorizedTripleModel):
         return vectors
 
     def _add_moments(self, count: int, *stats: Tensor) -> None:
-        """Add the moments of a group: mean and variance, stacked [2, channels]."""
+        """Add the statistics of a group (mean and variance, [2, channels]) to the running ones."""
         for (moments, value_count), (mean, variance) in zip(
-            self._moments_with_counts(count), stats, strict=True
+            self._running_with_counts(count), stats, strict=True
         ):
             moments.add(mean, variance, value_count)
 
-    def _moments_with_counts(self, count: int) -> Sequence[tuple[GroupMoments, int]]:
-        """The moments of the batch norms; how many values a channel has in ``count`` queries."""
+    def _running_with_counts(self, count: int) -> Sequence[tuple[GroupMoments, int]]:
+        """The running statistics, each with the values per channel in ``count`` queries."""
         cells = count * 2 * self.height * self.columns
         return (
             (self.image_moments, cells),
@@ -181,7 +181,7 @@ class ConvE(FactorizedTripleModel):
         for (size, groups), entities, relations in parts:
             vectors, *stats = self.encode_together(entities, relations, groups)
             outputs.append(vectors)
-            for (moments, count), each in zip(self._moments_with_counts(size), stats, strict=True):
+            for (moments, count), each in zip(self._running_with_counts(size), stats, strict=True):
                 moments.add_equal_groups(each, count)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
@@ -191,9 +191,9 @@ class ConvE(FactorizedTripleModel):
         """The vectors of equal groups, and their moments [2, G·channels], by PyTorch's layers.
 
         On a GPU, launching the many small operations of :meth:`_encode` would take longer than
-        computing all features at once. For batch norm, groups become channels: the B queries are
-        ordered [b, G], b of each of G groups, and their feature maps are b images of G·C channels
-        (the input image: G channels).
+        computing all features at once. For batch norm, groups become channels: the queries of G
+        groups of b are transposed from [G, b] to [b, G], and their feature maps are b images of
+        G·C channels (the input image: G channels).
         """
         options, size = self.options, len(relation) // groups
         shape = (groups, size, self.height, self.columns)
