@@ -33,8 +33,10 @@ def ready(stepper: OptimizerStep, epoch: int, index: int) -> Batch:
 
 #: queries have other numbers of answers: 1 or 3
 UNEVEN = {"next": (1,), "near": (-1, 1, 2)}
+#: relations of a graph of one type, whose batches have other numbers of links
+SYMMETRIC = {"next": (-1, 1), "near": (-2, -1, 1, 2)}
 TRAINED = [
-    replace(case, ring=UNEVEN) if case.triples and case.model != "hgt" else case
+    replace(case, ring=SYMMETRIC if case.model == "hgt" else UNEVEN) if case.triples else case
     for case in CASES
     if case.trains
 ]
@@ -59,6 +61,7 @@ CAPTURED = {
     "complex-sampled": {},
     "rotate": {},
     "distmult": {"model.loss": "1vsall"},
+    "hgt": {"model.dropout": 0.2},
 }
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from hasten.objectives import links
 from hasten.objectives.fixed_shapes import FixedShapes
 from hasten.ops.losses import catalogue_loss, one_to_many_loss
 from tests.contract.cases import CASES, ModelCase, sequences
@@ -128,3 +129,46 @@ def test_repeated_nodes_change_neither_the_loss_nor_the_gradients(label):
             found.append([*(each.cpu() for each in losses.values()), *grads])
     for one, other in zip(*found, strict=True):
         torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "softmax"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_vectors_of_all_nodes_change_neither_the_loss_nor_the_gradients(layers, loss):
+    """Batches of HGT have other numbers of links of each relation, and of distinct candidates."""
+    case = next(case for case in CASES if case.label == "hgt")
+    case = replace(case, ring={"next": (-1, 1), "near": (-2, -1, 1, 2)})
+    settings = {"model.layers": layers, "model.loss": loss, "training.batch_size": 7}
+    found, padding = [], 0
+    for fixed in (False, True):
+        with simulated("cuda") as device:
+            *_, model, (stepper,) = build(case, device, **case.without_dropout, **settings)
+            model.double()
+            phase = stepper.phase
+            if fixed:
+                phase.fix_shapes()
+                assert phase.varying is None
+            steps = []
+            for index in range(3):
+                batch = phase.plan(0, 0, index)
+                inputs = phase.term_inputs(batch, batch.ids)
+                losses = stepper.accumulate(batch)
+                grads = [p.grad.cpu() for p in stepper.parameters if p.grad is not None]
+                steps.append([*(each.cpu() for each in losses.values()), *grads])
+                stepper.zero_grad()
+                if fixed:
+                    padding += int((inputs.blocks.weight == 0).sum())
+            found.append(steps)
+    assert padding
+    for unpadded, padded in zip(*found, strict=True):
+        for one, other in zip(unpadded, padded, strict=True):
+            torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12, check_dtype=False)
+
+
+def test_a_last_layer_that_reads_few_messages_is_not_computed_for_all_nodes(monkeypatch):
+    monkeypatch.setattr(links, "LEAST_READ", 1.01)
+    case = next(case for case in CASES if case.label == "hgt")
+    with simulated("cuda") as device:
+        *_, (stepper,) = build(case, device)
+        stepper.phase.fix_shapes()
+    assert stepper.phase.varying.startswith("the last layer would have")
+    assert not stepper.phase.fixed

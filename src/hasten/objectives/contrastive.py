@@ -88,6 +88,12 @@ class Contrast:
             negative = np.unique(sampled.numpy())
         return anchor + first, positive + first, negative + first
 
+    def padded(self, nodes: Nodes) -> Nodes:
+        """With as many negatives in every step: further ones repeat the last, and are ignored."""
+        anchor, positive, negative = nodes
+        most = min(self.similar.negatives, len(self.similar.rows))
+        return anchor, positive, np.pad(negative, (0, most - len(negative)), "edge")
+
     def loss(self, ignored: Tensor, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """The sum over the anchors, from [A, D], [A, D] and [M, D] vectors of norm 1."""
         near = torch.linalg.vecdot(anchor, positive) / self.similar.temperature
@@ -106,4 +112,5 @@ class Contrast:
         answer = np.concatenate([similar.items[positions], index]) + self.similar.first
         count = np.arange(len(anchor))
         row = np.concatenate([np.repeat(count, np.diff(offsets)), count])
-        return torch.from_numpy(pair_mask(row, answer, len(anchor), negative))
+        is_repeated = np.diff(negative, prepend=-1) == 0
+        return torch.from_numpy(pair_mask(row, answer, len(anchor), negative) | is_repeated)

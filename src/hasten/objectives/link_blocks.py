@@ -1,25 +1,32 @@
-"""The link loss of all relations at once, with few kernel launches.
+"""The link loss: of all relations at once, with few kernel launches, or one by one for a CPU.
 
-The links of a relation are scored against candidate tails, and again against candidate heads. The
-queries of both are arranged in blocks of :data:`BLOCK` slots of one relation and side, and the
-candidates in lists of the same length: the scores are one batched product over blocks. Slots and
-candidates beyond a relation's own are marked as known, which adds nothing to the loss.
+The links of a relation are scored against candidate tails, and again against candidate heads. At
+once, the queries of both are arranged in blocks of :data:`BLOCK` slots of one relation and side,
+and the candidates in lists of the same length: the scores are one batched product over blocks.
+Slots and candidates beyond a relation's own are marked as known, which adds nothing to the loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.arrays import Int64
 from hasten.objectives.base import Batch
 from hasten.objectives.link_sampling import LinkLoss, LinkSampler
+from hasten.ops.buckets import pads_tokens
+from hasten.ops.dense.product import rounded_rows
 from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
+
+#: :meth:`.links.LinkModel.queries`
+Queries = Callable[[Tensor, Any], tuple[Tensor, Tensor]]
 
 #: slots per block: a block repeats the candidates of its relation
 BLOCK = 128
@@ -31,7 +38,8 @@ class LinkBlocks:
 
     nodes: int64 [2L + G·C] heads, tails and candidates, as indices of the vectors; relation: int64
     [2L] of heads and tails; slot: int64 [B·BLOCK], the head or tail of each slot, and link: its
-    link; group: int64 [B]; unknown: bool [B·BLOCK, C], whether a candidate counts.
+    link; group: int64 [B]; unknown: bool [B·BLOCK, C], whether a candidate counts. weight: float32
+    [L], 0 for a link that is padding; None: all are 1.
     """
 
     nodes: Tensor
@@ -40,6 +48,7 @@ class LinkBlocks:
     link: Tensor
     group: Tensor
     unknown: Tensor
+    weight: Tensor | None = None
 
     @classmethod
     def build(
@@ -48,16 +57,32 @@ class LinkBlocks:
         batch: Batch,
         wanted: Int64,
         links: Int64,
+        capacities: Int64 | None = None,
     ) -> LinkBlocks:
-        """On the host; links: sorted by relation; wanted: the nodes of the vectors, ascending."""
-        graph, count = sampler.graph, len(links)
+        """On the host; links: sorted by relation; wanted: the nodes of the vectors, ascending.
+
+        capacities: int64 [R], numbers to which the links of each relation are padded with links of
+        weight 0, so that all batches have the same shapes; candidates are padded too.
+        """
+        graph, weight = sampler.graph, None
         relation = graph.kind(links)
         kinds, begin, sizes = np.unique(relation, return_index=True, return_counts=True)
+        most, slots = 0, sizes
+        if capacities is not None:
+            kinds, most = np.flatnonzero(capacities), sampler.most_candidates
+            sizes, slots = (
+                np.bincount(relation, minlength=len(capacities))[kinds],
+                capacities[kinds],
+            )
+            place, real = _padded(sizes, slots)
+            links, relation, begin = links[place], np.repeat(kinds, slots), np.cumsum(slots) - slots
+            weight = torch.from_numpy(real.astype(np.float32))
+        count = len(links)
         groups = [(kind, side) for side in (0, 1) for kind in range(len(kinds))]
         lists = [sampler.negatives(batch, int(kinds[kind]), side) for kind, side in groups]
-        width = max(map(len, lists), default=0)
+        width = max([most, *map(len, lists)])
         candidates = np.full((len(lists), width), wanted[0] if len(wanted) else 0)
-        blocks = -(-sizes // BLOCK)
+        blocks = -(-slots // BLOCK)
         group = np.repeat(np.arange(len(groups)), np.tile(blocks, 2))
         slot = np.zeros(len(group) * BLOCK, np.int64)
         unknown = np.zeros((len(slot), width), bool)
@@ -72,12 +97,20 @@ class LinkBlocks:
             first += BLOCK * int(blocks[kind])
         nodes = np.searchsorted(wanted, np.concatenate([*ends, candidates.reshape(-1)]))
         parts = [nodes, np.tile(relation, 2), slot, slot % count, group, unknown]
-        return cls(*map(torch.from_numpy, parts))
+        return cls(*map(torch.from_numpy, parts), weight=weight)
+
+
+def _padded(sizes: Int64, capacities: Int64) -> tuple[Int64, NDArray[np.bool_]]:
+    """For each group's places, the index of its member, or of any; and which are members."""
+    begin = np.cumsum(sizes) - sizes
+    within = np.arange(capacities.sum()) - np.repeat(np.cumsum(capacities) - capacities, capacities)
+    real = within < np.repeat(sizes, capacities)
+    return np.where(real, within + np.repeat(begin, capacities), 0), real
 
 
 def link_loss(
     loss: LinkLoss,
-    queries: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    queries: Queries,
     blocks: LinkBlocks,
     vectors: Tensor,
 ) -> Tensor:
@@ -98,7 +131,12 @@ def link_loss(
     scores = scores.view_as(blocks.unknown).to(full)
     scores = scores + bias.index_select(0, blocks.slot)[:, None]
     total = negative_loss(loss, true.index_select(0, blocks.link), scores, blocks.unknown) / 2
-    return total + F.softplus(-true).sum() if loss == "logistic" else total
+    if loss != "logistic":  # that of padding is 0, as no candidate counts
+        return total
+    of_links = F.softplus(-true)
+    if blocks.weight is not None:
+        of_links = of_links * blocks.weight.to(full)
+    return total + of_links.sum()
 
 
 def negative_loss(loss: LinkLoss, true: Tensor, scores: Tensor, unknown: Tensor) -> Tensor:
@@ -108,3 +146,75 @@ def negative_loss(loss: LinkLoss, true: Tensor, scores: Tensor, unknown: Tensor)
         return (torch.cat([true[:, None], negative], dim=1).logsumexp(1) - true).sum()
     weight = unknown.to(scores.dtype) / unknown.sum(1, keepdim=True).clamp(min=1)
     return (F.softplus(scores) * weight).sum()
+
+
+def losses_by_relation(
+    sampler: LinkSampler,
+    batch: Batch,
+    queries_of: Queries,
+    vectors: Tensor,
+    wanted: Int64,
+    links: Int64,
+) -> Tensor:
+    """The sum over these links (sorted by relation), one relation after the other: for a CPU."""
+    graph, loss = sampler.graph, sampler.sampling.loss
+    total = vectors.new_zeros((), dtype=accumulation_dtype(vectors))
+    kinds, begin = np.unique(graph.kind(links), return_index=True)
+    groups = []
+    for kind, part in zip(kinds.tolist(), np.split(links, begin[1:]), strict=True):
+        sampled = [sampler.negatives(batch, kind, side) for side in (0, 1)]
+        groups.append((kind, [*graph.ends(part), *sampled]))
+    for (kind, (head, tail, *candidates)), rows in zip(
+        groups, _rows_of_groups(vectors, wanted, [nodes for _, nodes in groups]), strict=True
+    ):
+        left, right, *tables = rows
+        queries, bias = queries_of(left, kind)
+        if loss == "softmax":
+            # its gradient is zero up to rounding, which Adam would amplify
+            bias = bias.detach()
+        products = queries[: len(head), :] * right[: len(head), :]
+        true = products.sum(1, dtype=total.dtype) + bias
+        if loss == "logistic":
+            total = total + F.softplus(-true).sum()
+        # the product with the relation is the same from either side
+        query_tables = (queries, queries_of(right, kind)[0])
+        for side, nodes in enumerate((head, tail)):
+            scores = (query_tables[side] @ tables[side].T)[: len(nodes), : len(candidates[side])]
+            scores = scores.to(total.dtype) + bias
+            unknown = sampler.unknown(kind, side, nodes, candidates[side])
+            total = total + negative_loss(loss, true, scores, unknown) / 2
+    return total
+
+
+def _rows_of_groups(
+    vectors: Tensor, wanted: Int64, groups: Sequence[Sequence[Int64]]
+) -> Iterator[Sequence[Tensor]]:
+    """For each relation, the rows of each of its lists of nodes, in autocast's precision.
+
+    Under autocast on a CPU a list's rows are followed by copies of the last one, so that products
+    have few shapes (see :func:`rounded_rows`).
+
+    Relations are gathered together until they need as many rows as there are vectors. Each gather
+    costs a gradient of all vectors; a single gather would hold the gradients of all rows.
+    """
+    exact = not pads_tokens(vectors.device)
+    pending: list[Sequence[Int64]] = []
+    for number, group in enumerate(groups, 1):
+        pending.append(group)
+        nodes = [each if exact else _rounded(each) for group in pending for each in group]
+        if number < len(groups) and sum(map(len, nodes)) < len(vectors):
+            continue
+        rows = vectors.index_select(0, places(wanted, np.concatenate(nodes)))
+        rows = rows.to(autocast_dtype(vectors))
+        pieces = iter(torch.split(rows, [len(each) for each in nodes]))
+        yield from [[next(pieces) for _ in group] for group in pending]
+        pending = []
+
+
+def _rounded(nodes: Int64) -> Int64:
+    return np.pad(nodes, (0, rounded_rows(len(nodes)) - len(nodes)), "edge")
+
+
+def places(wanted: Int64, nodes: Int64) -> Tensor:
+    """The places of nodes among the wanted ones, which are ascending."""
+    return torch.from_numpy(np.searchsorted(wanted, nodes))

@@ -72,6 +72,21 @@ class LinkSampler:
             return -(-len(self._linked) // self.sampling.batch_size)
         return int(np.max(-(-np.diff(self.bounds) // self._links_per_step)))
 
+    @property
+    def capacities(self) -> Int64:
+        """[R] the most links of each relation in a step by relation, and 0 without links."""
+        count, each = np.diff(self.bounds), self._links_per_step
+        if self.sampling.steps is None:
+            each = -(-count // self.steps())
+        return np.minimum(each, count)
+
+    @property
+    def most_candidates(self) -> int:
+        """The most nodes of :meth:`negatives`."""
+        types = self.graph.types
+        sizes = types.sizes[np.concatenate([types.source, types.target])]
+        return int(min(self.sampling.negatives, sizes.max(initial=0)))
+
     def sample(self, seed: int, epoch: int, index: int) -> Int64:
         """The links that a step scores, ascending."""
         by_node = self.sampling.mode == "neighbors"

@@ -15,7 +15,7 @@ these add up to the same step, with neighbor sampling too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -29,24 +29,25 @@ from torch.nn import functional as F
 from hasten.arrays import Int64
 from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.contrastive import Contrast, Similar
-from hasten.objectives.link_blocks import LinkBlocks, link_loss, negative_loss
+from hasten.objectives.link_blocks import LinkBlocks, link_loss, losses_by_relation, places
 from hasten.objectives.link_sampling import LinkSampler, LinkSampling
 from hasten.objectives.permutations import LastValueCache
-from hasten.ops.buckets import pads_tokens
-from hasten.ops.dense.product import rounded_rows
-from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
+from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.graph.message_graph import MessageGraph
-from hasten.ops.random import Stream, key
+from hasten.ops.random import Stream, key, seed_device
+
+#: least share of all messages that the last layer must read for it to be computed for all nodes
+LEAST_READ = 0.5
 
 
 class LinkModel(Protocol):
     """What the phase needs from a model."""
 
-    def whole_inputs(self, wanted: Int64, scored: NDArray[np.bool_]) -> Any:
-        """What :meth:`encode_all` needs for the wanted nodes, made on the host."""
+    def whole_inputs(self, wanted: Int64 | None, scored: NDArray[np.bool_]) -> Any:
+        """What :meth:`encode_all` needs for the wanted nodes, or for all, made on the host."""
         ...
 
-    def encode_all(self, inputs: Any, seed: int) -> Tensor:
+    def encode_all(self, inputs: Any) -> Tensor:
         """[S, D] vectors of the wanted nodes from a pass over the whole graph."""
         ...
 
@@ -75,6 +76,7 @@ class LinkInputs:
     encode: for ``encode_some``; () in mode full. wanted, links: the nodes of the vectors and the
     links, for a CPU; blocks: the links for other devices. nodes: int64, the rows of the anchors,
     similar nodes and negatives of the contrastive loss, of these lengths; None without anchors.
+    factor: 1 / the number of links of the batch, if shapes are fixed.
     """
 
     encode: Any
@@ -84,6 +86,7 @@ class LinkInputs:
     nodes: Tensor | None
     lengths: list[int]
     ignored: Tensor | None
+    factor: Tensor | None = None
 
 
 class LinkPhase(Phase):
@@ -91,6 +94,9 @@ class LinkPhase(Phase):
 
     name = "links"
     varying: str | None = "each batch has another part of the graph"
+    #: whether all batches have the same shapes: links and candidates with padding, and the vectors
+    #: of all nodes
+    fixed = False
 
     def __init__(
         self,
@@ -111,6 +117,21 @@ class LinkPhase(Phase):
 
     def steps(self) -> int:
         return self.sampler.steps()
+
+    def fix_shapes(self) -> None:
+        """Mode full: the last layer has all nodes too, unless most of them are not wanted."""
+        if self.sampling.mode != "full":
+            return
+        wanted = self._wanted_by_batch(self.plan(0, 0, 0))
+        read = int(np.diff(self.graph.offsets)[wanted].sum())
+        whole = len(self.graph.source)
+        if read < LEAST_READ * whole:
+            self.varying = f"the last layer would have {whole:,} messages instead of {read:,}"
+            return
+        self.fixed, self.one_seed, self.varying = True, True, None
+
+    def host_values(self, batch: Batch) -> Any:
+        return () if self.fixed else super().host_values(batch)
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
         """ids: links, then anchors of the contrastive loss plus the number of links."""
@@ -159,11 +180,14 @@ class LinkPhase(Phase):
     def encode_inputs(self, batch: Batch) -> Any:
         if self.sampling.mode != "full":
             return ()
-        return self.model.whole_inputs(self._wanted_by_batch(batch), self._scored(batch))
+        wanted = None if self.fixed else self._wanted_by_batch(batch)
+        return self.model.whole_inputs(wanted, self._scored(batch))
 
     def term_inputs(self, batch: Batch, ids: Tensor) -> LinkInputs:
         examples, encoder_inputs = ids.numpy(), ()
-        if self.sampling.mode == "full":
+        if self.fixed:
+            nodes_of_batch = np.arange(self.graph.nodes)
+        elif self.sampling.mode == "full":
             nodes_of_batch = self._wanted_by_batch(batch)
         else:
             nodes_of_batch, scored = self._wanted(batch, examples), self._scored(batch)
@@ -176,19 +200,35 @@ class LinkPhase(Phase):
         )
         blocks = nodes = ignored = None
         if self.device.type != "cpu" and len(links):
-            blocks = LinkBlocks.build(self.sampler, batch, nodes_of_batch, links)
+            capacities = self.sampler.capacities if self.fixed else None
+            blocks = LinkBlocks.build(self.sampler, batch, nodes_of_batch, links, capacities)
         lengths: list[int] = []
         if self.contrast is not None and len(anchors):
             lists = self.contrast.nodes(batch, anchors)
-            lengths, nodes = [*map(len, lists)], _index(nodes_of_batch, np.concatenate(lists))
+            if self.fixed:
+                lists = self.contrast.padded(lists)
+            lengths, nodes = [*map(len, lists)], places(nodes_of_batch, np.concatenate(lists))
             ignored = self.contrast.ignored(lists)
-        return LinkInputs(encoder_inputs, nodes_of_batch, links, blocks, nodes, lengths, ignored)
+        if self.fixed:  # arrays of the host would be compared as a part of the layout
+            nodes_of_batch = links = np.empty(0, np.int64)
+        factor = self._factor(batch)
+        return LinkInputs(
+            encoder_inputs, nodes_of_batch, links, blocks, nodes, lengths, ignored, factor
+        )
+
+    def _factor(self, batch: Batch) -> Tensor | None:
+        if not self.fixed:
+            return None
+        kind = accumulation_dtype(self.parameters()[0])
+        return torch.tensor(1 / batch.denominators["examples"], dtype=kind)
 
     def encode(self, batch: Batch) -> Encoded:
         """Mode full: the vectors that the batch needs. Other modes encode each micro-batch."""
         if self.sampling.mode != "full":
             return ()
-        return (self.model.encode_all(self.on_device(batch), self._seed(batch)),)
+        if not self.one_seed:
+            seed_device(self.device, self._seed(batch))
+        return (self.model.encode_all(self.on_device(batch)),)
 
     def _seed(self, batch: Batch) -> int:
         return key(batch.seed, Stream.NEIGHBORS, batch.epoch, batch.index)
@@ -197,10 +237,12 @@ class LinkPhase(Phase):
         inputs: LinkInputs = self.on_device(batch, ids)
         vectors = encoded[0] if encoded else self.model.encode_some(inputs.encode)
         if inputs.blocks is None:
-            loss = self.link_loss(batch, vectors, inputs.wanted, inputs.links)
+            loss = losses_by_relation(
+                self.sampler, batch, self.model.queries, vectors, inputs.wanted, inputs.links
+            )
         else:
             loss = link_loss(self.sampling.loss, self.model.queries, inputs.blocks, vectors)
-        terms = [Term("link", loss, batch.denominators["examples"])]
+        terms = [Term("link", loss, batch.denominators["examples"], factor=inputs.factor)]
         if self.contrast is not None:
             if inputs.nodes is not None and inputs.ignored is not None:
                 rows = _normalized(vectors, inputs.nodes, inputs.lengths)
@@ -211,62 +253,6 @@ class LinkPhase(Phase):
             terms.append(Term("contrast", loss, batch.denominators["anchors"], weight))
         return terms
 
-    def link_loss(self, batch: Batch, vectors: Tensor, wanted: Int64, links: Int64) -> Tensor:
-        """The sum over these links (sorted by relation), one relation after the other."""
-        total = vectors.new_zeros((), dtype=accumulation_dtype(vectors))
-        kinds, begin = np.unique(self.graph.kind(links), return_index=True)
-        groups = []
-        for kind, part in zip(kinds.tolist(), np.split(links, begin[1:]), strict=True):
-            sampled = [self.sampler.negatives(batch, kind, side) for side in (0, 1)]
-            groups.append((kind, [*self.graph.ends(part), *sampled]))
-        for (kind, (head, tail, *candidates)), rows in zip(
-            groups, _rows_of_groups(vectors, wanted, [nodes for _, nodes in groups]), strict=True
-        ):
-            left, right, *tables = rows
-            queries, bias = self.model.queries(left, kind)
-            if self.sampling.loss == "softmax":
-                # its gradient is zero up to rounding, which Adam would amplify
-                bias = bias.detach()
-            products = queries[: len(head), :] * right[: len(head), :]
-            true = products.sum(1, dtype=total.dtype) + bias
-            if self.sampling.loss == "logistic":
-                total = total + F.softplus(-true).sum()
-            # the product with the relation is the same from either side
-            query_tables = (queries, self.model.queries(right, kind)[0])
-            for side, nodes in enumerate((head, tail)):
-                scores = (query_tables[side] @ tables[side].T)[
-                    : len(nodes), : len(candidates[side])
-                ]
-                scores = scores.to(total.dtype) + bias
-                unknown = self.sampler.unknown(kind, side, nodes, candidates[side])
-                total = total + negative_loss(self.sampling.loss, true, scores, unknown) / 2
-        return total
-
-
-def _rows_of_groups(
-    vectors: Tensor, wanted: Int64, groups: Sequence[Sequence[Int64]]
-) -> Iterator[Sequence[Tensor]]:
-    """For each relation, the rows of each of its lists of nodes, in autocast's precision.
-
-    Under autocast on a CPU a list's rows are followed by copies of the last one, so that products
-    have few shapes (see :func:`rounded_rows`).
-
-    Relations are gathered together until they need as many rows as there are vectors. Each gather
-    costs a gradient of all vectors; a single gather would hold the gradients of all rows.
-    """
-    exact = not pads_tokens(vectors.device)
-    pending: list[Sequence[Int64]] = []
-    for number, group in enumerate(groups, 1):
-        pending.append(group)
-        nodes = [each if exact else _rounded(each) for group in pending for each in group]
-        if number < len(groups) and sum(map(len, nodes)) < len(vectors):
-            continue
-        rows = vectors.index_select(0, _index(wanted, np.concatenate(nodes)))
-        rows = rows.to(autocast_dtype(vectors))
-        pieces = iter(torch.split(rows, [len(each) for each in nodes]))
-        yield from [[next(pieces) for _ in group] for group in pending]
-        pending = []
-
 
 def _normalized(vectors: Tensor, nodes: Tensor, lengths: list[int]) -> Sequence[Tensor]:
     """The rows of nodes, with norm 1 in full precision, in parts; on a GPU by one gather."""
@@ -275,11 +261,3 @@ def _normalized(vectors: Tensor, nodes: Tensor, lengths: list[int]) -> Sequence[
         parts = torch.split(nodes, lengths)
         return [F.normalize(vectors.index_select(0, each).to(full)) for each in parts]
     return torch.split(F.normalize(vectors.index_select(0, nodes).to(full)), lengths)
-
-
-def _rounded(nodes: Int64) -> Int64:
-    return np.pad(nodes, (0, rounded_rows(len(nodes)) - len(nodes)), "edge")
-
-
-def _index(wanted: Int64, nodes: Int64) -> Tensor:
-    return torch.from_numpy(np.searchsorted(wanted, nodes))

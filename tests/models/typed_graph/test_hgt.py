@@ -18,7 +18,7 @@ from hasten.models.interface import Sizes
 from hasten.models.typed_graph.hgt import HGT
 from hasten.models.typed_graph.hgt_options import HGTOptions
 from hasten.models.typed_graph.jaccard import jaccard_pairs
-from hasten.objectives.link_blocks import LinkBlocks, link_loss, negative_loss
+from hasten.objectives.link_blocks import LinkBlocks, link_loss, losses_by_relation, negative_loss
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.message_graph import MessageGraph
 from hasten.scoring import TripleQueries
@@ -237,11 +237,11 @@ def test_scored_links_pass_no_message_in_either_direction():
     wanted = np.arange(graph.nodes)
     with torch.no_grad():
         some = model.encode_some(model.some_inputs(wanted, scored, None, 0))
-        whole = model.encode_all(model.whole_inputs(wanted, scored), 0)
+        whole = model.encode_all(model.whole_inputs(wanted, scored))
         torch.testing.assert_close(some, whole)
         torch.testing.assert_close(some, naive_vectors(model, graph, scored))
         other = model.whole_inputs(wanted, np.zeros_like(scored))
-        assert not torch.allclose(some, model.encode_all(other, 0))
+        assert not torch.allclose(some, model.encode_all(other))
     for hop in graph.hops(wanted, 2, scored, None, 0):
         assert len(hop.edges) == int((~scored[graph.link]).sum())
 
@@ -359,7 +359,8 @@ def test_all_relations_at_once_are_the_relations_one_by_one(loss, decoder, dtype
         if together:
             total = link_loss(loss, model.queries, blocks, vectors)
         else:
-            total = phase.link_loss(batch, vectors, wanted, links)
+            given = phase.sampler, batch, model.queries, vectors, wanted, links
+                total = losses_by_relation(*given)
         trained = [vectors, *(p for p in (model.bias, model.relations) if p is not None)]
         grads = torch.autograd.grad(total, trained, allow_unused=True)
         found.append([total.detach(), *(each for each in grads if each is not None)])

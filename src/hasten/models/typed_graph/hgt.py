@@ -51,7 +51,6 @@ from hasten.ops.dtypes import autocast_dtype, upcast
 from hasten.ops.graph.edge_pairs import EdgePairs
 from hasten.ops.graph.message_graph import Hop, MessageGraph
 from hasten.ops.graph.typed_edges import TypedEdges
-from hasten.ops.random import seed_device
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import FixedTable
 from hasten.ops.transfer import to_device
@@ -60,6 +59,7 @@ from hasten.scoring import Catalogue, FactorScorer, TripleQueries
 #: nodes per block in inference
 BLOCK = 1 << 14
 _FAN_OUT = 8
+WholeInputs = tuple[Tensor, Hop | None]
 
 
 class HGT(Model):
@@ -208,20 +208,18 @@ class HGT(Model):
         result: Tensor = self.checkpointed(compute, x, own)
         return result
 
-    def whole_inputs(self, wanted: Int64, scored: NDArray[np.bool_]) -> tuple[Tensor, Hop]:
-        """Bool [E], the messages that pass, and the hop of the last layer."""
-        keep = torch.from_numpy(~scored[self.graph.link])
-        return keep, self.graph.hop(wanted, scored, everything=True).arranged(self.device)
+    def whole_inputs(self, wanted: Int64 | None, scored: NDArray[np.bool_]) -> WholeInputs:
+        """Bool [E], the messages that pass, and the hop of the last layer, if not of all nodes."""
+        hop = None if wanted is None else self.graph.hop(wanted, scored, everything=True)
+        return torch.from_numpy(~scored[self.graph.link]), hop and hop.arranged(self.device)
 
-    def encode_all(self, inputs: tuple[Tensor, Hop], seed: int) -> Tensor:
+    def encode_all(self, inputs: WholeInputs) -> Tensor:
         """[S, width] with all nodes in all layers but the last, which only has the wanted nodes."""
-        seed_device(self.device, seed)
         keep, hop = inputs
-        x = self._inputs(None)
-        *layers, last = self._layers()
-        for layer in layers:
-            x = self._layer(layer, self._edges, x, hop.sizes, None, None, keep)
-        return self._finish(self._hop(last, hop, x))
+        x, sizes, layers = self._inputs(None), self.graph.types.sizes.tolist(), self._layers()
+        for layer in layers if hop is None else layers[:-1]:
+            x = self._layer(layer, self._edges, x, sizes, None, None, keep)
+        return self._finish(x if hop is None else self._hop(layers[-1], hop, x))
 
     def some_inputs(
         self, wanted: Int64, scored: NDArray[np.bool_], fan_out: int | None, seed: int
