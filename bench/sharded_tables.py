@@ -6,11 +6,6 @@
 one epoch of sampled softmax with 512 negatives, or with ``--loss ce --max-time 1`` one step of
 cross-entropy over all items. Memory is the largest peak of a process, of the whole run with its
 checkpoints and evaluations. ``--resume``: of a second epoch that begins from a checkpoint.
-
-    python -m bench.sharded_tables --model lightgcn --items 200000 --width 64 --max-time 1
-
-``lightgcn`` or ``kgat`` with 1.5 users for each item and 10 random items of each user, and for
-``kgat`` two facts about each item.
 """
 
 from __future__ import annotations
@@ -25,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from pyarrow import csv, parquet
+from pyarrow import parquet
 
 #: events of a user
 _EVENTS = 400
@@ -33,7 +28,6 @@ _EVENTS = 400
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", choices=["sasrec", "lightgcn", "kgat"], default="sasrec")
     parser.add_argument("--items", type=int, default=1_000_000)
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--batch-size", type=int, default=128)
@@ -47,10 +41,7 @@ def main() -> None:
     print("| --- | --- | --- | --- |")
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "events.parquet"
-        if options.model == "sasrec":
-            write_events(file, options.items)
-        else:
-            write_pairs(file, options.items)
+        write_events(file, options.items)
         for devices in options.devices:
             for tables in options.tables if devices > 1 else ("never",):
                 found = train(file, Path(scratch) / f"{tables}-{devices}", tables, devices, options)
@@ -71,37 +62,17 @@ def write_events(file: Path, items: int) -> None:
     parquet.write_table(pa.table(columns), file)
 
 
-def write_pairs(file: Path, items: int) -> None:
-    """Random items of 1.5 users for each, and a file of two facts about each item beside it."""
-    generator = np.random.default_rng(0)
-    user = np.repeat(np.arange(items * 3 // 2), 10)
-    item = generator.integers(0, items, len(user))
-    item[: len(item) // 15] = np.arange(items)  # the first users have each item once
-    parquet.write_table(pa.table({"user_id": user, "item_id": item}), file)
-    head, relation = np.repeat(np.arange(items), 2), np.tile([0, 1], items)
-    facts = {
-        "head": head,
-        "relation": relation,
-        "tail": items + relation * items // 10 + generator.integers(0, items // 10, len(head)),
-    }
-    csv.write_csv(pa.table(facts), file.with_name("facts.tsv"), csv.WriteOptions(delimiter="\t"))
-
-
 def train(
     file: Path, out: Path, tables: str, devices: int, options: argparse.Namespace
 ) -> dict[str, Any]:
     """The summary of a run."""
-    command = [sys.executable, "-m", "hasten", "train", options.model, str(file)]
-    command += ["--out", str(out), "--devices", str(devices), "--threads", "1", "--epochs", "1"]
-    command += ["--batch-size", str(options.batch_size), "--device", "cpu", "--quiet", "--json"]
-    command += ["--set", f"model.width={options.width}", "training.average=none"]
+    command = [sys.executable, "-m", "hasten", "train", "sasrec", str(file), "--out", str(out)]
+    command += ["--devices", str(devices), "--threads", "1", "--epochs", "1", "--device", "cpu"]
+    command += ["--batch-size", str(options.batch_size), "--quiet", "--json", "--set"]
+    command += [f"model.width={options.width}", "model.max_length=20", "model.blocks=1"]
+    command += [f"model.loss={options.loss}", "training.average=none"]
     command += [f"training.max_time={options.max_time}"] if options.max_time else []
-    if options.model == "sasrec":
-        command += [f"model.loss={options.loss}", "model.max_length=20", "model.blocks=1"]
-        command += ["model.negatives=512"] if options.loss != "ce" else []
-    else:
-        command += ["data.split=ratio"]
-        command += [f"data.kg={file.with_name('facts.tsv')}"] if options.model == "kgat" else []
+    command += ["model.negatives=512"] if options.loss != "ce" else []
     command += [f"training.shard_tables={tables}", "evaluation.users=256", "evaluation.test=false"]
     found = summary_of(command)
     if options.resume:
