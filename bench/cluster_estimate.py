@@ -12,7 +12,8 @@ printed with the result.
 Three ways to hold the table of N rows and width D on P GPUs, of which a step reads R rows in all,
 and r for the examples of one GPU:
 
-- whole: on each GPU, the dense gradient is summed (what runs on GPUs today);
+- whole: on each GPU; the gradients of the R rows are summed, or of the whole table if R is more
+  than a third of N (what runs on GPUs today);
 - sharded: N / P rows each, all R rows sent to every GPU, their gradients summed (what runs on CPUs
   today, decision 16);
 - all-to-all: N / P rows each, each GPU asks for its r rows and sends their gradients back (not
@@ -34,6 +35,7 @@ import numpy as np
 
 from bench.pieces_of_a_step import Pieces, measure_pieces
 from bench.results import RESULTS, circumstances, page, write_result
+from hasten.distributed.touched_rows import FEWEST
 
 NAME = "cluster-estimate"
 WAYS = ("whole", "sharded", "all-to-all")
@@ -118,6 +120,12 @@ def rows_read(work: Workload, gpus: int) -> tuple[float, float]:
     return distinct(targets * gpus), distinct(targets)
 
 
+def summed_rows(work: Workload, gpus: int) -> float:
+    """Rows of whole tables whose gradients are summed over GPUs."""
+    read = rows_read(work, gpus)[0]
+    return read if FEWEST * read <= work.items else float(work.items)
+
+
 def gpu_bytes(work: Workload, pieces: Pieces, way: str, gpus: int) -> dict[str, float]:
     """The memory of a GPU by what it holds. In fp32, with Adam."""
     table = FLOAT * work.items * work.width
@@ -125,8 +133,9 @@ def gpu_bytes(work: Workload, pieces: Pieces, way: str, gpus: int) -> dict[str, 
     dense = 4 * FLOAT * pieces.dense_parameters
     found = {"activations": pieces.kept_bytes * work.batch * work.events_of_a_user}
     if way == "whole":  # a step ends with the gradient, and the buffer of the all-reduce
-        copies = 2 if gpus > 1 else 1
-        return {"weights": table, "moments": 2 * table, "gradients": copies * table + dense} | found
+        buffer = FLOAT * work.width * summed_rows(work, gpus) if gpus > 1 else 0.0
+        gradients = table + buffer + dense
+        return {"weights": table, "moments": 2 * table, "gradients": gradients} | found
     last_update = INT64 * work.items / gpus
     held = {"weights": table / gpus + last_update, "moments": 2 * table / gpus}
     # the rows with their moments, gradients and the buffer of the exchange
@@ -135,23 +144,35 @@ def gpu_bytes(work: Workload, pieces: Pieces, way: str, gpus: int) -> dict[str, 
 
 
 def sent_bytes(work: Workload, pieces: Pieces, way: str, gpus: int) -> dict[str, float]:
-    """What a GPU sends in a step; as much arrives. Sums by a ring: 2 (P - 1) / P of the bytes."""
+    """What a GPU sends in a step; as much arrives. Sums by a ring: 2 (P - 1) / P of the bytes.
+
+    ids: those of each GPU go to all, so that all know which rows are exchanged.
+    """
     others = (gpus - 1) / gpus
     read, own = rows_read(work, gpus)
     row = FLOAT * work.width
     dense = 2 * others * FLOAT * pieces.dense_parameters
+    ids = INT64 * (gpus - 1) * own
     if way == "whole":
-        return {"rows": 2 * others * row * work.items, "dense": dense}
+        return {"rows": 2 * others * row * summed_rows(work, gpus), "dense": dense, "ids": ids}
     if way == "sharded":  # each row is sent to all, then its gradient is summed over all
-        return {"rows": others * row * read + 2 * others * row * read, "dense": dense}
+        rows = others * row * read + 2 * others * row * read
+        return {"rows": rows, "dense": dense, "ids": ids}
     return {"rows": others * (2 * row + INT64) * own, "dense": dense}
 
 
 def step_seconds(
     work: Workload, pieces: Pieces, hardware: Hardware, way: str, gpus: int
 ) -> dict[str, float]:
-    """Lower bounds of the parts of a step; ``plan`` runs beside the others, in a thread."""
+    """Lower bounds of the parts of a step; ``plan`` runs beside the others, in a thread.
+
+    The ids of all processes are joined on the host if the table is sharded. With whole tables the
+    device does that, and if each GPU asks for its own rows nobody does: neither is counted.
+    """
     targets = work.batch * work.events_of_a_user
+    own = rows_read(work, gpus)[1]
+    plan = pieces.plan_seconds * targets + pieces.order_seconds * work.batch * gpus
+    plan += pieces.union_seconds * own * gpus if way == "sharded" and gpus > 1 else 0.0
     updated = work.items if way == "whole" else rows_read(work, gpus)[0] / gpus
     # Adam: weight, gradient and two moments read, three written; one more pass for the norm
     adam = 8 * FLOAT * work.width * updated
@@ -163,7 +184,7 @@ def step_seconds(
         "compute": max(pieces.flops * targets / hardware.flops, moved),
         "launches": work.kernels * hardware.launch,
         "exchange": sum(sent_bytes(work, pieces, way, gpus).values()) / link,
-        "plan": pieces.plan_seconds * targets * gpus,
+        "plan": plan,
     }
 
 
@@ -226,7 +247,9 @@ def estimate(
         "host_bytes": host,
         "sent_bytes": sent_bytes(work, pieces, way, gpus),
         "seconds": parts,
-        "epoch_seconds": steps * seconds(parts),
+        # every process shuffles all users before the first step of an epoch
+        "shuffle_seconds": pieces.shuffle_seconds * work.users,
+        "epoch_seconds": steps * seconds(parts) + pieces.shuffle_seconds * work.users,
         "validation_seconds": evaluation_seconds(work, hardware, work.validated_users, gpus),
         "validation_bytes": evaluation_bytes(work, way, work.validated_users, gpus),
         "evaluation_bytes": evaluation_bytes(work, way, work.users, gpus),
@@ -256,7 +279,9 @@ def table(found: Sequence[Mapping[str, Any]]) -> list[str]:
         "compute, launches, exchange, plan, ms": lambda f: ", ".join(
             f"{1e3 * value:,.3g}" for value in f["seconds"].values()
         ),
-        "epoch, s": lambda f: f"{f['epoch_seconds']:,.3g}",
+        "epoch, s (of it the order of users)": lambda f: (
+            f"{f['epoch_seconds']:,.3g} ({f['shuffle_seconds']:,.2g})"
+        ),
         "validation, all users, s": lambda f: (
             f"{f['validation_seconds']:,.2g}, {f['evaluation_seconds']:,.3g}"
         ),

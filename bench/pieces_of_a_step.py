@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,12 +18,13 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.gpu_steps import Traffic
-from hasten.arrays import Int64
+from hasten.arrays import Int64, distinct
 from hasten.config import TrainingOptions
 from hasten.data.tables import Histories
 from hasten.models.interface import Sizes
 from hasten.models.sequential.sasrec import SASRec, SASRecOptions
 from hasten.objectives.sampled_softmax import SampledSoftmaxPhase
+from hasten.ops.random import permutation
 from hasten.ops.table import EmbeddingTable
 from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
@@ -31,6 +32,8 @@ from hasten.training.step import DataShard, OptimizerStep
 ITEMS, SMALL, LARGE = 20_000, 128, 256
 #: of the plans: so many that rows are sorted and gathered from memory, as in the estimate
 PLANNED_ITEMS, PLANNED_USERS, REPEATS = 1_000_000, 16_384, 5
+#: processes whose ids are joined, and users of an epoch that are shuffled
+LISTS, SHUFFLED = 8, 4_000_000
 _CPU = torch.device("cpu")
 
 
@@ -39,22 +42,28 @@ class Pieces:
     """What the parts of a step take, and bytes of the data.
 
     Of a target: flops; moved_bytes, read and written by operations; kept_bytes, for the backward
-    pass; plan_seconds, in which each process finds the rows of the global batch. dense_parameters:
-    all but the item table. store_bytes: of an event. user_bytes, item_bytes: of arrays on the host,
-    in each process.
+    pass; plan_seconds, in which a process finds the rows that its own examples read. Of a user of
+    the global batch: order_seconds, in which each process sorts the users by length; and
+    shuffle_seconds, once in an epoch, for the order of all users. union_seconds: of each id that
+    processes join. dense_parameters: all but the item table. store_bytes: of an event. user_bytes,
+    item_bytes: of arrays on the host, in each process.
     """
 
     flops: float
     moved_bytes: float
     kept_bytes: float
     plan_seconds: float
+    order_seconds: float
+    shuffle_seconds: float
+    union_seconds: float
     dense_parameters: int
     store_bytes: float = 4.0
     user_bytes: float = 56.0
     item_bytes: float = 8.0
     how: str = (
         f"steps of {SMALL} and {LARGE} users, {ITEMS:,} items, operations as on a CPU; plans of "
-        f"{PLANNED_USERS:,} users and {PLANNED_ITEMS:,} items, one thread; a store has 4 bytes for "
+        f"{PLANNED_USERS:,} users and {PLANNED_ITEMS:,} items, ids of {LISTS} processes, an order "
+        f"of {SHUFFLED:,} users, one thread; a store has 4 bytes for "
         "an event, and 8 for its time, which SASRec does not read; a user has four bounds, a "
         "number, a number of targets and a place in the permutation; an item how often it is drawn"
     )
@@ -79,7 +88,10 @@ def measure_pieces(
         flops=of_a_target(StepAtSize.flops),
         moved_bytes=of_a_target(StepAtSize.moved_bytes),
         kept_bytes=of_a_target(StepAtSize.kept_bytes),
-        plan_seconds=planned.plan_seconds() / (PLANNED_USERS * length),
+        plan_seconds=smallest(planned.plan) / (PLANNED_USERS * length),
+        order_seconds=smallest(planned.order) / PLANNED_USERS,
+        shuffle_seconds=smallest(lambda _: permutation(SHUFFLED, 1)) / SHUFFLED,
+        union_seconds=planned.union_seconds(),
         dense_parameters=everything - table,
     )
 
@@ -140,21 +152,37 @@ class StepAtSize:
         assert terms
         return float(sum(kept.values()))
 
-    def plan_seconds(self) -> float:
-        """CPU seconds in which a process finds the rows of a batch: the smallest of some."""
-        found = []
-        for epoch in range(1, 1 + REPEATS):
-            self.phase.ids(0, epoch, 0)  # the permutation of an epoch is made once
-            begin = time.process_time()
-            self.phase.read(self.phase.plan(0, epoch, 0))
-            found.append(time.process_time() - begin)
-        return min(found)
+    def order(self, number: int) -> None:
+        """Plan a batch, in the order of users that :func:`smallest` does not count."""
+        self.phase.plan(0, 0, number % self.phase.steps())
+
+    def plan(self, number: int) -> None:
+        """Find the rows that a batch reads, another each time."""
+        batch = self.phase.plan(0, 0, 0)
+        self.phase.read(replace(batch, index=number))
+
+    def union_seconds(self) -> float:
+        """CPU seconds for each id in which those of :data:`LISTS` processes are joined."""
+        batch = self.phase.plan(0, 0, 0)
+        parts = [batch.divided(range(rank, rank + 1), LISTS) for rank in range(LISTS)]
+        together = np.concatenate([self.phase.read(part).numpy() for part in parts])
+        return smallest(lambda _: distinct(together)) / len(together)
 
     def parameters(self) -> tuple[int, int]:
         """Those of the item table, and all."""
         assert isinstance(self.model.items, EmbeddingTable)
         every = sum(p.numel() for p in self.model.parameters())
         return self.model.items.weight.numel(), every
+
+
+def smallest(work: Callable[[int], object]) -> float:
+    """The smallest CPU seconds of some calls, with other numbers, after one that is not counted."""
+    found = []
+    for number in range(1 + REPEATS):
+        begin = time.process_time()
+        work(number)
+        found.append(time.process_time() - begin)
+    return min(found[1:])
 
 
 def draw(generator: np.random.Generator, items: int, exponent: float, count: int) -> Int64:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from hasten.distributed.all_reduce import GradientAllReduce
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import merged_ranks
 from hasten.distributed.row_shard import RowShard
+from hasten.distributed.row_union import RowUnion
 from hasten.objectives.next_item import NextItemPhase
 from hasten.objectives.permutations import LastValueCache, cached_permutation
 from hasten.ops.ranking.rank_all import RankCounts
@@ -45,7 +47,10 @@ WORK = Workload(
     events=60_000, items=ITEMS, events_of_a_user=LENGTH, width=WIDTH, blocks=1, batch=40,
     negatives=100,
 )  # fmt: skip
-PIECES = Pieces(flops=1e5, moved_bytes=1e4, kept_bytes=1e3, plan_seconds=1e-7, dense_parameters=500)
+PIECES = Pieces(
+    flops=1e5, moved_bytes=1e4, kept_bytes=1e3, plan_seconds=1e-7, order_seconds=1e-8,
+    shuffle_seconds=1e-6, union_seconds=2e-8, dense_parameters=500,
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -111,6 +116,10 @@ class Counting(Processes):
         self.spread += tensor.nbytes
         return tensor
 
+    def all_gather(self, tensor, what):
+        self.spread += tensor.nbytes
+        return tensor.repeat(self.world, 1)
+
     def gather(self, value, what=""):
         return [value] * self.world
 
@@ -123,21 +132,32 @@ def test_sent_bytes_are_those_of_the_collectives(world, monkeypatch):
     rows = torch.arange(0, ITEMS, 7)
     monkeypatch.setattr(cluster_estimate, "rows_read", lambda *_: (len(rows), len(rows) / world))
 
-    def summed(*parameters):
+    def summed(*parameters, rows=MappingProxyType({})):
         processes = Counting(world)
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
-        GradientAllReduce(processes)(parameters, {}, ())
+        GradientAllReduce(processes)(parameters, {}, (), (), rows)
         return 2 * others * processes.summed
 
     whole = sent_bytes(WORK, PIECES, "whole", world)
-    assert sum(whole.values()) == pytest.approx(summed(weight, dense))
+    ids = whole.pop("ids")
+    assert sum(whole.values()) == pytest.approx(summed(weight, dense, rows={0: rows}))
+    processes, own = Counting(world), rows[: len(rows) // world]
+    RowUnion(processes)(own)
+    # sent to all others, with space for a quarter more, after the number alone and with it
+    assert ids == (world - 1) * 8 * len(rows) / world
+    assert processes.spread == 8 * (2 + len(own) * 5 // 4)
+    with monkeypatch.context() as many:
+        many.setattr(cluster_estimate, "rows_read", lambda *_: (ITEMS / 2, ITEMS / world))
+        dense_bytes = sent_bytes(WORK, PIECES, "whole", world)
+        assert dense_bytes["rows"] + dense_bytes["dense"] == pytest.approx(summed(weight, dense))
     processes = Counting(world)
     shard = RowShard(processes, ITEMS)
     shard.exchange(rows, weight[rows[shard.held(rows)[0]]].detach())
     read = nn.Parameter(torch.zeros(len(rows), WIDTH))
     sharded = sent_bytes(WORK, PIECES, "sharded", world)
     exchanged = others * processes.spread + summed(read, dense)
+    assert sharded.pop("ids") == ids
     assert sum(sharded.values()) == pytest.approx(exchanged)
     few = sent_bytes(WORK, PIECES, "all-to-all", world)
     # rows of one process there, their gradients back, and their ids
@@ -163,6 +183,7 @@ def test_pieces_of_a_target_add_up_to_steps_of_another_size(single_thread, monke
     monkeypatch.setattr(pieces_of_a_step, "ITEMS", ITEMS)
     monkeypatch.setattr(pieces_of_a_step, "PLANNED_ITEMS", ITEMS)
     monkeypatch.setattr(pieces_of_a_step, "PLANNED_USERS", 300)
+    monkeypatch.setattr(pieces_of_a_step, "SHUFFLED", 3000)
     monkeypatch.setattr(pieces_of_a_step, "SMALL", 64)
     pieces = measure_pieces(WIDTH, LENGTH, 1, 100, 2 / 3)
     step = StepAtSize(512, ITEMS, WIDTH, LENGTH, 1, 100, 2 / 3)
@@ -174,6 +195,9 @@ def test_pieces_of_a_target_add_up_to_steps_of_another_size(single_thread, monke
     products = 6 * (6 * WIDTH**2 + 100 * WIDTH)
     assert products < pieces.flops < 1.3 * products
     assert 0 < pieces.plan_seconds < 1e-4
+    assert 0 < pieces.order_seconds < 1e-4
+    assert 0 < pieces.union_seconds < 1e-4
+    assert 0 < pieces.shuffle_seconds < 1e-4
 
 
 def test_bytes_of_users_are_those_of_arrays(tmp_path):
@@ -203,10 +227,14 @@ def test_seconds_of_an_epoch():
     found = estimate(WORK, PIECES, hardware, "sharded", 16)
     assert found["steps"] == 10  # 6,000 users by 640
     parts = found["seconds"]
-    assert parts["plan"] == pytest.approx(1e-7 * 640 * LENGTH)
+    own = rows_read(WORK, 16)[1]
+    assert parts["plan"] == pytest.approx(1e-7 * 40 * LENGTH + 1e-8 * 640 + 2e-8 * 16 * own)
+    few = estimate(WORK, PIECES, hardware, "all-to-all", 16)
+    assert few["seconds"]["plan"] == pytest.approx(1e-7 * 40 * LENGTH + 1e-8 * 640)
     assert parts["launches"] == pytest.approx(146 * 5e-6)
     assert parts["exchange"] == pytest.approx(sum(found["sent_bytes"].values()) / 50e9)
-    assert found["epoch_seconds"] == pytest.approx(10 * seconds(parts))
+    assert found["shuffle_seconds"] == pytest.approx(1e-6 * 6000)
+    assert found["epoch_seconds"] == pytest.approx(10 * seconds(parts) + 1e-6 * 6000)
     assert seconds({**parts, "plan": 5.0}) == 5.0
     slow = estimate(WORK, PIECES, Hardware(memory=1e5), "sharded", 16)
     assert slow["breaks_first"] == "memory of a GPU"

@@ -285,12 +285,13 @@ class Trainer:
         self.writer.write(folder)
 
     def finish(self) -> None:
-        """Write ``final``, and ``best`` if there was no evaluation."""
+        """Write ``final``, and ``best`` if there was no evaluation; free the gradients."""
         self.write(self.folder.final)
         early_stopping = self.state.early_stopping
         if early_stopping.best is None:
             early_stopping.best_epoch = self.state.position.epoch
             self.write(self.folder.best)
+        self.recovery.release()
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue exactly where the checkpoint was written."""
