@@ -294,5 +294,9 @@ PARQUET = Reader(
     "parquet",
     "Parquet with the columns user_id, item_id[, rating][, timestamp]",
     _claim,
-    lambda sample, claim: in_blocks.parsed(blocks(sample, claim)),
+    lambda file, claim: in_blocks.read(
+        claim.details["columns"],
+        lambda: open_parquet(file.path, claim),
+        lambda: blocks(file, claim),
+    ),
 )

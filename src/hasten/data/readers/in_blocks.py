@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,18 +27,27 @@ def label_limit(rows: int) -> int:
     return max(FEW, rows >> 3)
 
 
+def read(roles: Iterable[str], whole: Callable[[], Table], blocks: Callable[[], Blocks]) -> Columns:
+    """The interactions of a file in blocks; of one with columns of event features, as a whole."""
+    if any(role.startswith(FEATURE) for role in roles):
+        return whole().parsed()
+    return parsed(blocks())
+
+
 def parsed(blocks: Blocks) -> Columns:
-    """What ``Table.parsed`` gives of the whole file. Raises DataError with file, line and text."""
+    """What ``Table.parsed`` gives of the whole file, apart from event features.
+
+    Raises:
+        DataError: what is wrong with the data, with file, line and text.
+    """
     roles = [role for role in ID_ROLES if role in blocks.roles]
-    roles += sorted(role for role in blocks.roles if role.startswith(FEATURE))
     limit = label_limit(blocks.total)
-    labels = {role: Labels(0 if role.startswith(FEATURE) else limit) for role in roles}
+    labels = {role: Labels(limit) for role in roles}
     parts: dict[str, list[NDArray[Any]]] = {}
     unit = None
     for group in groups(read_ahead(blocks.tables), GROUP):
         for role in roles:
-            is_feature = role.startswith(FEATURE)
-            cells = [t.columns[role] if is_feature else t.plain_ids(role) for t in group]
+            cells = [table.plain_ids(role) for table in group]
             parts.setdefault(role, []).append(labels[role].codes(cells))
         for table in group:
             time = times_of(table)
@@ -57,13 +66,10 @@ def parsed(blocks: Blocks) -> Columns:
     joined = {name: _joined(parts.pop(name)) for name in [*parts]}
     return Columns(
         rows=blocks.rows,
-        ids={role: columns[role] for role in roles if not role.startswith(FEATURE)},
+        ids=columns,
         rating=joined.get("rating"),
         time=TimeColumn(joined["time"], unit) if "time" in joined else None,
         part=joined.get("part"),
-        features={
-            role.removeprefix(FEATURE): columns[role] for role in roles if role.startswith(FEATURE)
-        },
         files=blocks.files,
         notes=blocks.notes,
     )

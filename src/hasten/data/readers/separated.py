@@ -41,7 +41,11 @@ def read(sample: Sample, claim: Claim) -> Columns:
     layout: Layout = claim.layout
     if layout.separator == BLANKS:  # joining runs of blanks takes longer, and most files have none
         return open_table(sample, layout, claim.notes).parsed()
-    return in_blocks.parsed(blocks(sample, claim))
+    return in_blocks.read(
+        layout.columns,
+        lambda: open_table(sample, layout, claim.notes),
+        lambda: blocks(sample, claim),
+    )
 
 
 def open_table(sample: Sample, layout: Layout, notes: tuple[str, ...] = ()) -> Table:
