@@ -277,6 +277,6 @@ def test_a_good_file_without_memory_to_read_it_is_not_called_damaged(tmp_path, m
     def fail(*_, **__):
         raise pa.ArrowMemoryError("malloc of size 8388608 failed")
 
-    monkeypatch.setattr(pq, "read_table", fail)
+    monkeypatch.setattr(pq, "ParquetFile", fail)
     with pytest.raises(OutOfMemoryError, match=r"out of memory .*8388608.* hasten data prepare"):
         load_dataset(InteractionOptions(path=str(path)), seed=0)

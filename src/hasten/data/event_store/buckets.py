@@ -15,9 +15,9 @@ from hasten.arrays import Int64
 from hasten.config import InteractionOptions
 from hasten.data.columns import times
 from hasten.data.columns.times import TimeColumn
-from hasten.data.event_store.ahead import ahead, workers
 from hasten.data.event_store.collect import Collected
 from hasten.data.interactions import clean
+from hasten.data.readers.ahead import ahead, workers
 
 #: rows that are sorted together; a user with more is a range of its own
 BUCKET = 1 << 19

@@ -6,28 +6,23 @@ users and items (int32) and times as they were read (int64 or float64).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from hasten.config import InteractionOptions
-from hasten.data.columns.checks import first_rule
+from hasten.data.columns.labels import Labels
 from hasten.data.columns.times import TimeColumn, joined
-from hasten.data.event_store.ahead import read_ahead
-from hasten.data.event_store.labels import Labels
+from hasten.data.readers import in_blocks
+from hasten.data.readers.ahead import read_ahead
 from hasten.data.readers.table import Blocks, Table
 from hasten.errors import DataError
 
-#: rows whose labels are numbered together
-GROUP = 3 << 20
-#: whole numbers below this, or below an eighth of the rows, are not hashed
-_FEW = 1 << 20
 #: times of a group that are kept to judge whether the unit is right
 _SAMPLE = 1000
 #: what is reported: (rows read, all rows)
@@ -66,14 +61,13 @@ def collect(
     """Read all files. Raises DataError with file, line and text."""
     files = list(files)
     done, total = 0, sum(blocks.total for blocks in files)
-    # 13 bytes a number, of users and of items: at most 4 bytes a row
-    limit = max(_FEW, total >> 3)
+    limit = in_blocks.label_limit(total)
     collected = Collected(folder, Labels(limit), Labels(limit))
     tables = (table for blocks in files for table in blocks.tables)
     with ThreadPoolExecutor(2) as pool:
-        for group in _groups(read_ahead(tables)):
+        for group in in_blocks.groups(read_ahead(tables), in_blocks.GROUP):
             _append(group, collected, options, pool)
-            done += sum(map(_size, group))
+            done += sum(map(in_blocks.size, group))
             report(done, total)
     report(total, total)
     collected.read = done
@@ -85,27 +79,6 @@ def collect(
     return collected
 
 
-def _size(table: Table) -> int:
-    return len(next(iter(table.columns.values())))
-
-
-def _groups(tables: Iterable[Table]) -> Iterator[list[Table]]:
-    """Blocks of together about ``GROUP`` rows, with times of one unit."""
-    group: list[Table] = []
-    for table in tables:
-        if group and (sum(map(_size, group)) >= GROUP or _kind(table) != _kind(group[0])):
-            yield group
-            group = []
-        group.append(table)
-    if group:
-        yield group
-
-
-def _kind(table: Table) -> pa.DataType | None:
-    column = table.columns.get("time")
-    return None if column is None else column.type
-
-
 def _append(
     group: list[Table], collected: Collected, options: InteractionOptions, pool: Executor
 ) -> None:
@@ -114,7 +87,7 @@ def _append(
         (collected.users, collected.items),
         ("user", "item"),
     )
-    times = [time for table in group if (time := _times(table)) is not None]
+    times = [time for table in group if (time := in_blocks.times_of(table)) is not None]
     columns: list[NDArray[Any]] = [users, items]
     columns += [joined([time.values for time in times])] if times else []
     if options.min_rating is not None:
@@ -134,13 +107,3 @@ def _append(
         sample = values[:: max(1, len(values) // _SAMPLE)]
         ends = np.array([values.min(), values.max()])
         collected.times.append(TimeColumn(np.concatenate([sample, ends]), times[0].unit))
-
-
-def _times(table: Table) -> TimeColumn | None:
-    column, rule = table.columns.get("time"), table.rows.rules.time
-    if column is None:
-        return None
-    dated = len(column) and pa.types.is_string(column.type)
-    if dated and first_rule([column[0].as_py()]) != rule:  # a whole file is read by one rule
-        table.refuse("dates with and without a zone")
-    return table.times()

@@ -87,7 +87,9 @@ def _assemble(read: Read, options: InteractionOptions, seed: int, needs_order: b
         if options.time_unit != "s":
             notes.append(f"data.time_unit={options.time_unit} has no effect: there are no times")
     user_vocabulary, (user,) = Vocabulary(users).compact(events.user)
+    events = replace(events, user=user)  # type: ignore[arg-type] # frees the column of int32
     item_vocabulary, (item,) = Vocabulary(items).compact(events.item)
+    events = replace(events, item=item)  # type: ignore[arg-type]
     split_by_order = needs_order or ordered
     part, split = _split(user, len(user_vocabulary), events, options, seed, split_by_order, end)
     changed = {key for key, value in _OF_RATIO.items() if getattr(options, key) != value}

@@ -14,6 +14,8 @@ from hasten.data.columns.counter_random import mix
 from hasten.errors import DataError
 
 Bool = NDArray[np.bool_]
+#: rows that are numbered at a time
+_BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +41,19 @@ class Columns:
         columns = (self.user, self.item, self.rating, self.time, self.key, self.part, self.row)
         taken: list[Any] = [None if column is None else column[rows] for column in columns]
         return Columns(*taken)
+
+    def arranged(self, order: Int64) -> Columns:
+        """The rows in this order, each once: in the memory of columns that can be written."""
+
+        def arrange(column: NDArray[Any] | None) -> NDArray[Any] | None:
+            if column is None or not column.flags.writeable or not column.flags.owndata:
+                return None if column is None else column[order]
+            column[:] = column[order]
+            return column
+
+        columns = (self.user, self.item, self.rating, self.time, self.key, self.part, self.row)
+        arranged: list[Any] = [arrange(column) for column in columns]
+        return Columns(*arranged)
 
 
 def rated_at_least(events: Columns, threshold: float) -> Columns:
@@ -129,21 +144,28 @@ def core(events: Columns, k: int, users: int, items: int) -> Columns:
     raise DataError(f"data.k_core={k} leaves no event")
 
 
-def stable_order(key: Int64, limit: int) -> Int64:
+def stable_order(key: Int64, limit: int, *, reuse: bool = False) -> Int64:
     """``np.argsort(key, kind="stable")`` of keys in [0, limit), several times faster.
+
+    reuse: the memory of the key may be used, so that it does not hold the key afterwards.
 
     numpy sorts whole 64-bit values much faster than it argsorts: so the bits of the key, as many
     as there is room for, are sorted together with the position, the low ones first.
     """
     position_bits = max(1, (len(key) - 1).bit_length())
     room = 63 - position_bits
-    positions = np.arange(len(key), dtype=np.int64)
-    order = positions
+    order = np.arange(0 if limit > 1 else len(key), dtype=np.int64)
     for shift in range(0, (limit - 1).bit_length(), room):
-        packed = (key if shift == 0 else key[order]) >> shift
+        is_last = shift + room >= (limit - 1).bit_length()
+        packed = (key if reuse and is_last else key.copy()) if shift == 0 else key[order]
+        if shift and is_last:
+            del key
+        packed >>= shift
         packed &= (1 << room) - 1
         packed <<= position_bits
-        packed |= positions
+        for start in range(0, len(packed), _BLOCK):
+            block = packed[start : start + _BLOCK]
+            block |= np.arange(start, start + len(block))
         packed.sort()
         packed &= (1 << position_bits) - 1
         order = packed if shift == 0 else order[packed]
@@ -160,7 +182,7 @@ def sort_order(events: Columns) -> Int64 | None:
             return None
         users = events.user.astype(np.int64)
         users -= users.min()
-        return stable_order(users, int(users.max()) + 1)
+        return stable_order(users, int(users.max()) + 1, reuse=True)
     low, first = int(time.min()), int(events.user.min())
     span, count = int(time.max()) - low + 1, int(events.user.max()) - first + 1
     if span * count >= 2**63:
@@ -170,7 +192,7 @@ def sort_order(events: Columns) -> Int64 | None:
     key *= span
     key += time
     key -= low
-    return None if np.all(key[1:] >= key[:-1]) else stable_order(key, span * count)
+    return None if np.all(key[1:] >= key[:-1]) else stable_order(key, span * count, reuse=True)
 
 
 def kept_order(order: Int64, user: NDArray[np.int32]) -> bool:
@@ -183,5 +205,5 @@ def ordered(events: Columns) -> tuple[Columns, bool]:
     order = sort_order(events)
     if order is None:
         return events, True
-    events = events.take(order)
+    events = events.arranged(order)
     return events, kept_order(order, events.user)

@@ -18,6 +18,7 @@ from pyarrow import types
 from hasten.config import DataOptions, InteractionOptions
 from hasten.data.columns.checks import FEATURE, ID_ROLES, Row, Rows, Rules, first_rule, part_of
 from hasten.data.columns.text import Sample, file_digest
+from hasten.data.readers import in_blocks
 from hasten.data.readers.columns import ROLES, SYNONYMS, event_features, find_roles, plain
 from hasten.data.readers.interface import Claim, Reader, header_claim, unused_note
 from hasten.data.readers.partitions import partition_keys
@@ -293,5 +294,9 @@ PARQUET = Reader(
     "parquet",
     "Parquet with the columns user_id, item_id[, rating][, timestamp]",
     _claim,
-    lambda sample, claim: open_parquet(sample.path, claim).parsed(),
+    lambda file, claim: in_blocks.read(
+        claim.details["columns"],
+        lambda: open_parquet(file.path, claim),
+        lambda: blocks(file, claim),
+    ),
 )

@@ -20,6 +20,7 @@ import pyarrow.csv as arrow_csv
 from hasten.data.columns import text
 from hasten.data.columns.checks import ID_ROLES, NAME_ROLES, Row, Rows, Rules, first_rule
 from hasten.data.columns.text import Sample
+from hasten.data.readers import in_blocks
 from hasten.data.readers.cells import BLANKS, Layout, rows_of, split
 from hasten.data.readers.interface import Claim, Columns
 from hasten.data.readers.table import Blocks, Table
@@ -37,7 +38,14 @@ _POWERS = 10 ** np.arange(19, dtype=np.int64)
 
 def read(sample: Sample, claim: Claim) -> Columns:
     """All interactions of the file. Raises DataError with file, line and text."""
-    return open_table(sample, claim.layout, claim.notes).parsed()
+    layout: Layout = claim.layout
+    if layout.separator == BLANKS:  # joining runs of blanks takes longer, and most files have none
+        return open_table(sample, layout, claim.notes).parsed()
+    return in_blocks.read(
+        layout.columns,
+        lambda: open_table(sample, layout, claim.notes),
+        lambda: blocks(sample, claim),
+    )
 
 
 def open_table(sample: Sample, layout: Layout, notes: tuple[str, ...] = ()) -> Table:

@@ -11,6 +11,9 @@ from hasten.arrays import Int64
 from hasten.data.columns.checks import Rows
 from hasten.data.columns.ids import IdColumn, Mode, checked
 
+#: rows that are numbered anew at a time
+_BLOCK = 1 << 20
+
 
 class Labels:
     """The distinct labels so far: int64 while all are whole numbers, text otherwise.
@@ -71,6 +74,16 @@ class Labels:
         if self._hashed is None:
             return np.flatnonzero(self._seen).astype(np.int32)
         return self._numbers if len(self._seen) else np.arange(len(self._hashed), dtype=np.int32)
+
+    def column(self, codes: NDArray[np.int32]) -> IdColumn:
+        """The column of the numbers that :meth:`codes` gave out; they are changed in place."""
+        labels, numbers = self._labels(), self._given()
+        place = np.zeros(int(numbers.max(initial=-1)) + 1, np.int32)
+        place[numbers] = np.arange(len(numbers), dtype=np.int32)
+        for start in range(0, len(codes), _BLOCK):
+            block = codes[start : start + _BLOCK]
+            block[:] = place[block]
+        return IdColumn(codes, labels)
 
     def count(self, codes: NDArray[np.int32]) -> None:
         """Count the labels of these rows."""
