@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,13 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
         patch.setattr(os, "fsync", os.fstat)  # which still refuses what is no open file
         patch.delattr(fcntl, "F_FULLFSYNC", raising=False)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _collect_only_what_tests_make() -> None:
+    """Full collections skip modules and collected tests, which took most of their time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -7,6 +7,7 @@ programs start is tested in tests/faults and by the commands that run without th
 from __future__ import annotations
 
 import atexit
+import gc
 import multiprocessing
 import os
 import runpy
@@ -21,7 +22,11 @@ from hasten.distributed.launch import STORE_SOCKET
 DEVNULL = subprocess.DEVNULL
 _CONTEXT = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(
-    ["pytest", "hasten.api", "hasten.cli.train", "hasten.cli.influence", "torch.distributed"]
+    [
+        *("pytest", "hasten.api", "hasten.cli.train", "hasten.cli.influence", "torch.distributed"),
+        # what training imports later
+        *("torch.fx.experimental.symbolic_shapes", "torch.utils.tensorboard", "pandas"),
+    ]
 )
 
 
@@ -49,6 +54,7 @@ def _run(
     os.dup2(out, 1)
     os.dup2(error, 2)
     os.setsid()
+    gc.freeze()  # a full collection need not search what was imported
     sys.argv = list(command)
     try:
         runpy.run_module(command[0], run_name="__main__", alter_sys=True)

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from hasten.cli.main import main
+from tests import forked
 
 ITEMS = 15
 #: thirty users who walk a circle of fifteen items, one step at a time
@@ -242,17 +243,17 @@ def test_resume_goes_on(here, capfd):
     assert ask(capfd, "train", "sasrec", "events.csv", *auto, "--epochs", "2")["epochs"] == 2
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_and_the_run_goes_on(here, capfd, number):
+@pytest.mark.parametrize(
+    ("number", "start"), [(signal.SIGINT, subprocess.Popen), (signal.SIGTERM, forked.Popen)]
+)
+def test_a_signal_saves_and_the_run_goes_on(here, capfd, number, start):
     name = f"stopped-{number}"
-    command = [sys.executable, "-m", "hasten", "train", "sasrec", "events.csv", *QUICK, "--json"]
-    process = subprocess.Popen(
-        [*command, "--epochs", "100000", "--out", name],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        text=True,
-    )
+    arguments = ["train", "sasrec", str(here / "events.csv"), *QUICK, "--json"]
+    arguments += ["--epochs", "100000", "--out", str(here / name)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with Path(f"{name}.out").open("w") as out, Path(f"{name}.err").open("w") as err:
+        command = [sys.executable, "-m", "hasten", *arguments]
+        process = start(command, stdout=out, stderr=err, env=environment)
     deadline = time.monotonic() + 120
     checkpoints = here / name / "checkpoints"
     while not (checkpoints.is_dir() and any(checkpoints.glob("epoch-*"))):
@@ -260,9 +261,8 @@ def test_a_signal_saves_and_the_run_goes_on(here, capfd, number):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     process.send_signal(number)
-    out, _ = process.communicate(timeout=60)
-    assert process.returncode == 128 + number
-    assert json.loads(out)["error"]["code"] == "interrupted"
+    assert process.wait(timeout=60) == 128 + number
+    assert json.loads(Path(f"{name}.out").read_text())["error"]["code"] == "interrupted"
     epochs = ask(capfd, "resume", name, "--epochs", "1", "--quiet")["epochs"]
     assert epochs >= 1
 

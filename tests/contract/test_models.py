@@ -41,8 +41,8 @@ each_compiled_model = pytest.mark.parametrize(
 #: fewer blocks, lengths and groups of queries to trace: the others are traced alike
 SHORTER = {
     "sasrec": {"model__blocks": 1, "model__max_length": 5},
-    "tisasrec": {"model__blocks": 1},
-    "conve": {"training__batch_size": 16},
+    "tisasrec": {"model__blocks": 1, "model__max_length": 5},
+    "conve": {"training__batch_size": 16, "model__group": 16},
 }
 each_trained = pytest.mark.parametrize("case", TRAINED, ids=lambda case: case.label)
 
@@ -127,7 +127,7 @@ def test_another_seed_another_result(case, trained, tmp_path):
         assert_same(trained(case).path, tmp_path / "b")
 
 
-@pytest.mark.parametrize("epochs", [6, pytest.param(34, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("epochs", [4, pytest.param(34, marks=pytest.mark.slow)])
 @each_trained
 def test_resumes_exactly_at_any_step(case, epochs, tmp_path):
     """An unbroken run = one stopped at three random places, in mid-epoch too, and resumed."""
@@ -135,7 +135,7 @@ def test_resumes_exactly_at_any_step(case, epochs, tmp_path):
         "training__epochs": epochs,
         "checkpoint__every_steps": 5,
         "checkpoint__keep": 500,
-        "evaluation__every": 4 if epochs == 6 else 7,
+        "evaluation__every": 3 if epochs == 4 else 7,
     }
     train(case, tmp_path / "whole", **settings)
     saved = sorted((tmp_path / "whole" / "checkpoints").iterdir())
@@ -288,8 +288,8 @@ def test_lower_precision_follows_float32(case, precision, trained, tmp_path):
             train(case, tmp_path / "low", training__precision=precision)
         return
     with padded_like_bf16():  # the same dropout masks
-        plain = trained(case, training__epochs=4)
-    low_precision = {"training__precision": precision, "training__epochs": 4}
+        plain = trained(case, training__epochs=3)
+    low_precision = {"training__precision": precision, "training__epochs": 3}
     if precision == "fp16":
         low_precision["training__emulate_fp16"] = True
     train(case, tmp_path / "low", **low_precision)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -15,6 +12,7 @@ import pyarrow.csv
 import pytest
 
 from hasten.testing import fingerprint, training_log
+from tests import forked
 from tests.contract.cases import sequences
 
 
@@ -33,29 +31,32 @@ def _command(data: Path, out: Path) -> list[str]:
     ]
 
 
+def _start(data: Path, out: Path) -> tuple[forked.Popen, Path]:
+    """The process of a run, and the file of what it says."""
+    messages = out.with_suffix(".stderr")
+    with messages.open("w") as file:
+        return forked.Popen(_command(data, out), stderr=file), messages
+
+
 def _survive(kills: int, tmp_path: Path) -> None:
     data = tmp_path / "events.csv"
     pyarrow.csv.write_csv(pa.table(sequences(users=120)), data)
     begin = time.monotonic()
-    subprocess.run(_command(data, tmp_path / "whole"), check=True, stderr=subprocess.DEVNULL)
+    process, messages = _start(data, tmp_path / "whole")
+    assert process.wait() == 0, messages.read_text()
     duration = time.monotonic() - begin
     generator = random.Random(1)
     done = 0
     for attempt in range(10 * kills):
-        process = subprocess.Popen(
-            _command(data, tmp_path / "killed"), stderr=subprocess.PIPE, start_new_session=True
-        )
-        # imports take the first part of a run: strike after them, and sometimes within
-        wait = duration * generator.uniform(0.2, 0.9)
-        try:
-            code = process.wait(timeout=wait if done < kills else None)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
+        process, messages = _start(data, tmp_path / "killed")
+        wait = duration * generator.uniform(0.1, 0.9)
+        code = process.wait(timeout=wait if done < kills else None)
+        if code is None:
+            process.kill()
+            process.wait()
             done += 1
             continue
-        stderr = process.communicate()[1].decode()
-        assert code == 0, f"attempt {attempt}: {stderr}"
+        assert code == 0, f"attempt {attempt}: {messages.read_text()}"
         if done >= kills:
             break
         (tmp_path / "killed").rename(tmp_path / f"finished-{attempt}")
