@@ -24,8 +24,6 @@ from hasten.ops.table_rows import TableRows
 
 #: random numbers independent of those of the pairwise phase
 _STREAM = 1
-#: batches whose examples are sampled at once
-_TOGETHER = 8
 
 
 #: slots of a tile
@@ -128,7 +126,6 @@ class TranslationPhase(ExampleBatches):
         self.table = TableRows(self._parameters[0], self.read, 3 * min(batch_size, self.count))
         self._sampler = PermutationSampler(len(self.heads), _STREAM)
         self._whole: LastValueCache[tuple[TranslationBatch, Tensor, Tensor]] = LastValueCache()
-        self._together: LastValueCache[tuple[Tensor, Tensor]] = LastValueCache()
 
     def read(self, batch: Batch) -> Tensor:
         """int64 [S] the distinct nodes of a batch, ascending."""
@@ -155,37 +152,18 @@ class TranslationPhase(ExampleBatches):
 
     def sample(self, batch: Batch, ids: Tensor) -> TranslationBatch:
         """These examples of the epoch, sorted by relation."""
-        relation, nodes = self._examples(batch, ids)
-        order = torch.argsort(relation, stable=True)
-        sizes = torch.bincount(relation, minlength=self.relations).tolist()
-        return TranslationBatch(relation[order], nodes[order].view(-1), sizes, order)
-
-    def _examples(self, batch: Batch, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """int64 [B], [B, 3]: the relation and the nodes of these examples, in their order.
-
-        Of whole batches, several are sampled at once: a step leaves the graph in no cache.
-        """
-        seed, epoch, index = batch.key
-        if ids is not batch.ids:
-            return self._sample(seed, epoch, ids)
-        number, size = index // _TOGETHER, _TOGETHER * self.batch_size
-        start, stop = number * size, min((number + 1) * size, self.count)
-        relation, nodes = self._together.get(
-            (seed, epoch, number), lambda: self._sample(seed, epoch, torch.arange(start, stop))
-        )
-        places = slice(int(ids[0]) - start, int(ids[-1]) + 1 - start)
-        return relation[places], nodes[places]
-
-    def _sample(self, seed: int, epoch: int, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """:meth:`_examples`, sampled anew."""
+        seed, epoch = batch.seed, batch.epoch
         head = self._sampler.at(seed, epoch, ids)
         begin = self.offsets[head]
         base = key(seed, Stream.POSITIVES, epoch, _STREAM)
         edge = begin + integers(self.offsets[head + 1] - begin, base, ids)
+        relation = self.relation[edge].long()
         base = key(seed, Stream.NEGATIVES, epoch, _STREAM)
         negative = negatives(self.known, self.query[edge].long(), base, ids)
         nodes = torch.stack([self.heads[head], self.tail[edge].long(), negative], dim=1)
-        return self.relation[edge].long(), nodes
+        order = torch.argsort(relation, stable=True)
+        sizes = torch.bincount(relation, minlength=self.relations).tolist()
+        return TranslationBatch(relation[order], nodes[order].view(-1), sizes, order)
 
     def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
         self.sample = wrap(self.sample)  # type: ignore[method-assign]

@@ -155,16 +155,6 @@ def test_negatives_are_neither_known_items_nor_known_tails(tmp_path):
             assert (h, r, o) not in edges
 
 
-def test_batches_sampled_at_once_are_those_sampled_one_by_one(tmp_path):
-    _, _, (_, translation), _ = build(tmp_path, batch_size=2)
-    assert translation.steps() > 9
-    for index in (0, 7, 8, translation.steps() - 1):
-        batch = translation.plan(3, 1, index)
-        whole, alone = (translation.sample(batch, ids) for ids in (batch.ids, batch.ids.clone()))
-        assert torch.equal(whole.nodes, alone.nodes)
-        assert torch.equal(whole.relation, alone.relation)
-
-
 def test_heads_and_users_are_drawn_alike(tmp_path):
     _, _, (pairs, translation), graph = build(tmp_path, batch_size=10**6)
     heads = set(graph.head.tolist())
