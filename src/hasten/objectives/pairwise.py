@@ -25,8 +25,6 @@ from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, integers, key
 
 Sampling = Literal["users", "interactions"]
-#: an entry of a table by node is written or read in a hundredth of the time of sorting a node
-_NODES_PER_WANTED = 100
 
 
 @dataclass(frozen=True)
@@ -77,11 +75,6 @@ class PairwiseModel(Protocol):
         ...
 
 
-def _few_numbers(nodes: Tensor) -> bool:
-    """Whether a table by node takes less time than sorting and searching these nodes."""
-    return len(nodes) > 0 and int(nodes.max()) < _NODES_PER_WANTED * len(nodes)
-
-
 class InnerProductPairs:
     """Defaults for a model without a graph whose score is ``user · item``."""
 
@@ -103,23 +96,10 @@ class InnerProductPairs:
         repetitions are computed, but :meth:`take` reads the first of equal nodes, so their
         gradients are zeros.
         """
-        if _few_numbers(nodes):
-            marks = np.zeros(int(nodes.max()) + 1, np.bool_)
-            marks[nodes.numpy()] = True
-            found = torch.from_numpy(np.flatnonzero(marks))
-        else:
-            found = torch.unique(nodes)
+        found: Tensor = torch.unique(nodes)
         if not self.fixed:
             return found
         return torch.cat([found, found[-1:].expand(len(nodes) - len(found))])
-
-    def places(self, nodes: Tensor, wanted: Tensor) -> Tensor:
-        """int64 [B]: the first place of each wanted node in the nodes of :meth:`distinct`."""
-        if self.fixed or nodes.device.type != "cpu" or not _few_numbers(nodes):
-            return torch.searchsorted(nodes, wanted)
-        place = torch.empty(int(nodes[-1]) + 1, dtype=torch.int64)
-        place[nodes] = torch.arange(len(nodes))
-        return place.index_select(0, wanted)
 
     def pair_nodes(self, pairs: Pairs) -> Tensor:
         if pairs.nodes is not None:

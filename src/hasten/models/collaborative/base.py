@@ -121,7 +121,7 @@ class NodeVectorModel(CollaborativeModel):
 
     def take(self, table: Tensor, nodes: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         """[B, D] of users, positives and negatives, from the rows [S, D] of nodes [S]."""
-        index = self.places(nodes, self.pair_nodes(pairs))
+        index = torch.searchsorted(nodes, self.pair_nodes(pairs))
         user, positive, negative = table.index_select(0, index).chunk(3)
         return user, positive, negative
 

@@ -156,7 +156,7 @@ class BM3(FeatureModel):
         """[B] the loss of the pairs, and that of the features of their items."""
         *vectors, _, nodes = encoded
         values, targets = vectors[: len(vectors) // 2], vectors[len(vectors) // 2 :]
-        user, item, _ = self.places(nodes, self.pair_nodes(pairs)).chunk(3)
+        user, item, _ = torch.searchsorted(nodes, self.pair_nodes(pairs)).chunk(3)
 
         def distance(x: Tensor, rows: Tensor, target: Tensor) -> Tensor:
             online = upcast(self.predictor(x.index_select(0, rows)))

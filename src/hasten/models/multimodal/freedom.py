@@ -186,7 +186,7 @@ class FREEDOM(FeatureModel):
         """[B] for each modality: BPR of the users and the projected features of the items."""
         vectors, *modal, nodes = encoded
         user, _, _ = self.take(vectors, nodes, pairs)
-        index = self.places(nodes, self.pair_nodes(pairs)[len(user) :])
+        index = torch.searchsorted(nodes, self.pair_nodes(pairs)[len(user) :])
         return [bpr_loss(user, *features.index_select(0, index).chunk(2)) for features in modal]
 
     def all_vectors(self) -> Tensor:

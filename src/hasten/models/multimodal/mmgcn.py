@@ -234,9 +234,11 @@ class MMGCN(MultimodalModel):
         x = self._first(channel, layers[0])
         for number, layer in enumerate(layers[1:], 2):
             if number == len(layers) and last is not None:
-                x, summed = row_sums(last, x)
+                x, aggregated = row_sums(last, x)
                 ids = self.ids.index_select(0, last.own)
-                return mix_layer(linear(summed, layer.spread), layer.own(x), ids, layer)
+                summed = linear(aggregated, layer.spread, varying=True)
+                node_rows = linear(x, layer.own.weight, layer.own.bias, varying=True)
+                return mix_layer(summed, node_rows, ids, layer, varying=True)
             summed = linear(self.graph.whole @ x, layer.spread)
             x = self._mixed(summed, layer.own(x), self.ids, layer)
         if len(layers) == 1 and last is not None:

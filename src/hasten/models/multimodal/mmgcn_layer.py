@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -69,9 +70,16 @@ class StackedLayer:
 
 
 def mix_layer(
-    summed: Tensor, node_rows: Tensor, ids: Tensor, layer: Layer | StackedLayer
+    summed: Tensor,
+    node_rows: Tensor,
+    ids: Tensor,
+    layer: Layer | StackedLayer,
+    varying: bool = False,
 ) -> Tensor:
-    """``lrelu([H, X̂] G + c)``. summed: ``D⁻¹ A X W``; own: ``X V + b``."""
+    """``lrelu([H, X̂] G + c)``. summed: ``D⁻¹ A X W``; node_rows: ``X V + b``.
+
+    varying: every batch has other nodes.
+    """
     h = F.leaky_relu_(summed, _SLOPE)
     node_rows = F.leaky_relu_(node_rows, _SLOPE)
     node_rows = node_rows + ids.to(node_rows.dtype)
@@ -80,7 +88,8 @@ def mix_layer(
     # no copy of both
     width = h.shape[1]
     weight = layer.mix.weight
-    mixed = linear(h, weight[:, :width]) + linear(node_rows, weight[:, width:], layer.mix.bias)
+    multiply = partial(linear, varying=varying)
+    mixed = multiply(h, weight[:, :width]) + multiply(node_rows, weight[:, width:], layer.mix.bias)
     return F.leaky_relu_(mixed, _SLOPE)
 
 

@@ -260,7 +260,7 @@ def _towards(x: Tensor, keys: Tensor, table: Tensor, pairs: Tensor) -> Tensor:
 
 def _times(x: Tensor, matrix: Tensor) -> Tensor:
     """[rows, chunk, K] of [rows, chunk, D] and [D, K]."""
-    return product_by_blocks(x.flatten(0, 1), matrix).unflatten(0, x.shape[:2])
+    return product_by_blocks(x.flatten(0, 1), matrix).view(*x.shape[:2], -1)
 
 
 def _bins(weights: Tensor, count: int, pairs: Tensor, dtype: torch.dtype) -> Tensor:

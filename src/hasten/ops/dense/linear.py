@@ -9,17 +9,25 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from hasten.ops.dense.product import product, product_plus
+from hasten.ops.dense.product import (
+    outer_by_blocks,
+    product,
+    product_by_blocks,
+    product_plus,
+)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """[N, O]: ``x weightᵀ + bias``, as ``torch.nn.functional.linear``, for large and constant N.
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, varying: bool = False
+) -> Tensor:
+    """[N, O]: ``x weightᵀ + bias``, as ``torch.nn.functional.linear``, for large N.
 
-    x: [N, D]; weight: [O, D]; bias: [O]. Under autocast it calls torch's function.
+    x: [N, D]; weight: [O, D]; bias: [O]; varying: N is another one in each step. Under autocast it
+    calls torch's function.
     """
     if torch.is_autocast_enabled(x.device.type) or x.device.type != "cpu":
         return F.linear(x, weight, bias)
-    out: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
+    out: Tensor = _Linear.apply(x, weight, bias, varying)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -32,19 +40,30 @@ class LinearMap(nn.Linear):
 
 class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, varying: bool) -> Tensor:
         ctx.save_for_backward(x, weight)
+        ctx.varying = varying
+        if varying:
+            out = product_by_blocks(x, weight.T)
+            return out if bias is None else out.add_(bias)
         if bias is None:
             return product(x, weight.T)
         return product_plus(x, weight.T, bias)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+    def backward(
+        ctx: Any, grad: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None]:
         x, weight = ctx.saved_tensors
-        of_x, of_weight, of_bias = ctx.needs_input_grad
+        of_x, of_weight, of_bias = ctx.needs_input_grad[:3]
+        multiply = product_by_blocks if ctx.varying else product
+        grad_weight = None
+        if of_weight:
+            grad_weight = outer_by_blocks(grad, x) if ctx.varying else product(grad.T, x)
         return (
-            product(grad, weight) if of_x else None,
-            product(grad.T, x) if of_weight else None,
+            multiply(grad, weight) if of_x else None,
+            grad_weight,
             grad.sum(0) if of_bias else None,
+            None,
         )

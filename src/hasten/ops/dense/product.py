@@ -140,7 +140,7 @@ def _detect() -> tuple[bool, bool]:
 #: detected at import, because torch.compile cannot trace it
 _FASTER, _WIDE = _detect()
 #: multiplications below which the overhead of the call exceeds the gain
-LEAST = 1 << 23 if _WIDE else 1 << 26
+LEAST = 1 << 24 if _WIDE else 1 << 26
 #: columns of b above which a transposed copy of ``a`` is worth its cost
 _COLUMNS = 64 if _WIDE else 1024
 
