@@ -77,12 +77,23 @@ def test_order_is_by_user_then_time_then_file(rows):
     assert in_order == all(list(t) == sorted(t) for t in by_user.values())
 
 
+def test_columns_are_sorted_in_their_memory_unless_they_cannot_be_written():
+    events = columns([(2, 1, 5), (0, 3, 9), (1, 2, 7)])
+    events.time.flags.writeable = False
+    found, _ = clean.ordered(events)
+    assert found.user is events.user
+    assert found.user.tolist() == [0, 1, 2]
+    assert events.time.tolist() == [5, 9, 7]
+    assert found.time.tolist() == [9, 7, 5]
+
+
 @given(st.lists(st.integers(0, 2**62), min_size=1, max_size=200), st.integers(1, 63))
 def test_stable_order_is_a_stable_argsort(values, bits):
     keys = np.array([value % 2**bits for value in values], np.int64)
     expected = np.argsort(keys, kind="stable")
     assert np.array_equal(clean.stable_order(keys, 2**bits), expected)
     assert np.array_equal(clean.stable_order(keys, int(keys.max()) + 1), expected)
+    assert np.array_equal(clean.stable_order(keys.copy(), 2**bits, reuse=True), expected)
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=60))

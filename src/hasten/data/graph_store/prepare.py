@@ -106,8 +106,8 @@ def _write(
     for name in sorted(described.keys() - {manifest.ENTITIES, manifest.RELATIONS}):
         digest.update(f"{name} {described[name]['sha256']}\n".encode())
     source = graph.source
-    paths = {file.path.name: file.path for file in typed_files(options)}
-    origins = [origin_of(paths[f["name"]], f) for f in source.files if f["name"] in paths]
+    paths = [file.path for file in typed_files(options)]  # behind a table of nodes
+    origins = [origin_of(*each) for each in zip(paths, source.files[-len(paths) :], strict=True)]
     return GraphManifest(
         graph.name, source.format, source.path or "", digest.hexdigest(),
         {"read": count, **source.counts}, list(source.notes), described, origins,

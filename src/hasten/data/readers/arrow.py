@@ -233,8 +233,7 @@ def _rows_of_file(path: Path, claim: Claim) -> Iterator[Row]:
 
 def _own(claim: Claim) -> list[str]:
     """The claimed columns that the file itself holds."""
-    names = dict.fromkeys(claim.details["columns"].values())
-    return [name for name in names if name not in claim.layout]
+    return [n for n in dict.fromkeys(claim.details["columns"].values()) if n not in claim.layout]
 
 
 def _claimed(path: Path, table: pa.Table, claim: Claim) -> Table:
@@ -294,9 +293,7 @@ PARQUET = Reader(
     "parquet",
     "Parquet with the columns user_id, item_id[, rating][, timestamp]",
     _claim,
-    lambda file, claim: in_blocks.read(
-        claim.details["columns"],
-        lambda: open_parquet(file.path, claim),
-        lambda: blocks(file, claim),
+    lambda file, c: in_blocks.read(
+        c.details["columns"], partial(open_parquet, file.path, c), partial(blocks, file, c)
     ),
 )
