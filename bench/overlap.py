@@ -47,7 +47,7 @@ class HookedStep(OptimizerStep):
                 assert tensor.grad is not None
                 self.complete[key] = time.perf_counter(), tensor.grad.nbytes
 
-            parameter.register_post_accumulate_grad_hook(note)
+            parameter.register_post_accumulate_grad_hook(note)  # type: ignore[no-untyped-call]
 
     def accumulate(self, batch: Any) -> Any:
         self.complete, self.began = {}, 0.0

@@ -25,7 +25,8 @@ from statistics import median
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_saver import async_save, save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard
 
@@ -72,11 +73,11 @@ def measure(processes: Processes, options: argparse.Namespace) -> None:
             send_rows(content)
 
     def by_torch(folder: Path) -> None:
-        dcp.save(dict(parts), storage_writer=dcp.FileSystemWriter(folder))
+        save(dict(parts), storage_writer=FileSystemWriter(folder))
 
     def begin(folder: Path) -> None:
-        writer = dcp.FileSystemWriter(folder)
-        pending.append(dcp.async_save(dict(parts), storage_writer=writer))
+        writer = FileSystemWriter(folder)
+        pending.append(async_save(dict(parts), storage_writer=writer))
 
     def finish(_folder: Path) -> None:
         pending.pop().result()

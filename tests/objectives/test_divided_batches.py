@@ -7,7 +7,7 @@ import torch
 
 from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
-from hasten.objectives import step_rows
+from hasten.objectives import prefetch, step_rows
 from hasten.objectives.pairwise import PairwisePhase
 from hasten.objectives.prefetch import BatchRequest, Prefetcher
 from hasten.objectives.step_rows import StepRows
@@ -106,13 +106,18 @@ def test_pairs_of_a_part_are_those_of_the_batch(monkeypatch):
     assert sampled == [len(ids)]
 
 
-def test_the_prefetcher_divides_batches(monkeypatch):
+def test_the_prefetcher_divides_batches_that_read_many_rows(monkeypatch):
     phase = phase_of("sampled-softmax", monkeypatch)
-    batch = Prefetcher(phase, CPU).take(BatchRequest(3, 1, 0, range(1, 2), 2))
-    plain = phase.plan(3, 1, 0)
+    request = BatchRequest(3, 1, 0, range(1, 2), 2)
+    assert phase.table.at_most < prefetch.MANY_ROWS
+    plain = Prefetcher(phase, CPU).take(request)
+    assert plain.parts is None
+    assert torch.equal(plain.inputs[0], phase.encode_inputs(plain))
+    monkeypatch.setattr(prefetch, "MANY_ROWS", 0)
+    batch = Prefetcher(phase, CPU).take(request)
     ((number, ids),) = batch.parts
     assert number == 1
     assert torch.equal(ids, plain.ids[1::2])
     expected = phase.encode_inputs(replace(plain, parts=[(1, ids)], part_count=2))
     assert torch.equal(batch.inputs[0], expected)
-    assert len(expected) < len(phase.encode_inputs(plain))
+    assert len(expected) < len(plain.inputs[0])

@@ -20,7 +20,7 @@ from hasten.distributed.processes import Processes
 from hasten.distributed.touched_rows import touched_rows
 from hasten.errors import OutOfMemoryError, first_line, is_out_of_memory
 from hasten.objectives.base import Batch, Encoded, Phase, Term
-from hasten.objectives.prefetch import BatchRequest, Prefetcher, batch_inputs
+from hasten.objectives.prefetch import BatchRequest, Prefetcher, batch_inputs, divided
 from hasten.ops.random import Stream, key, seed_device
 from hasten.ops.transfer import to_device
 from hasten.training.memory import release_memory
@@ -101,7 +101,7 @@ class OptimizerStep:
 
     def eager(self, batch: Batch, control_flags: Sequence[float] = ()) -> dict[str, Tensor]:
         """Take the step with the learning rate that is set."""
-        batch = batch.divided(*self.own_micro_batches, self.phase.collective)
+        batch = divided(self.phase, batch, *self.own_micro_batches)
         self.zero_grad()
         losses = self.try_accumulate(batch)
         if self.out_of_memory is not None and self.is_single_process:
