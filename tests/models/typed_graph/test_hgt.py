@@ -349,7 +349,7 @@ def test_all_relations_at_once_are_the_relations_one_by_one(loss, decoder, dtype
             total = link_loss(loss, model.queries, blocks, vectors)
         else:
             given = phase.sampler, batch, model.queries, vectors, wanted, links
-                total = losses_by_relation(*given)
+            total = losses_by_relation(*given)
         trained = [vectors, *(p for p in (model.bias, model.relations) if p is not None)]
         grads = torch.autograd.grad(total, trained, allow_unused=True)
         found.append([total.detach(), *(each for each in grads if each is not None)])
