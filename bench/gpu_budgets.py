@@ -11,18 +11,18 @@ from typing import Any
 #: operations: all of them together; contract: a process of its own
 BUDGETS = {
     "operations": 15,
-    "losses": 15,
+    "losses": 20,
     "triton_kernels": 25,
     "triton_times": 30,
-    "captured_steps": 55,
+    "captured_steps": 50,
     "model_steps": 40,
     "beside_plain": 60,
-    "contract": 180,
+    "contract": 160,
     "training": 55,
     "repeated": 15,
-    "plan_peaks": 20,
-    "group_of_one": 10,
-    "collectives": 10,
+    "plan_peaks": 30,
+    "group_of_one": 20,
+    "collectives": 15,
 }
 
 

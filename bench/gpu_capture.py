@@ -34,7 +34,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "conve": ("conve", {"model.loss": "1-n"}),
     "conve, softmax": ("conve", {"model.loss": "1-n-softmax"}),
     "hgt": ("hgt", {"model.dropout": 0.2, "model.contrastive_batch": 64}),
-    "kgat, row-wise Adam": ("kgat", {}),
+    "kgat, row-wise Adam": ("kgat", {"model.kg_batch_size": 128}),
 }
 STEPS = 60
 #: largest difference of weights to those of the usual steps, as a share of their norm

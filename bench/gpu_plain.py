@@ -25,7 +25,7 @@ from hasten.training.step import DataShard, OptimizerStep
 #: steps before those that are timed, enough for graphs of several layouts; timed steps
 WARM_UP, TIMED = 60, 20
 #: seconds that each of both may take
-LIMIT = 3.0
+LIMIT = 2.0
 
 
 def beside_plain(
