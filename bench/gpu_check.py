@@ -27,11 +27,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.gpu_budgets import BUDGETS, attempt
 from bench.machine import ROOT, commit, describe_machine
 from bench.results import RESULTS, write_result
-
-#: what the contract suite may take of the nine minutes
-CONTRACT_SECONDS = 240
 
 
 def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
@@ -85,33 +83,37 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
     from bench.gpu_training import Synthetic, repeated, training_runs
 
     begin = time.perf_counter()
-    operations = {}
+    limits = BUDGETS if device.type == "cuda" else dict.fromkeys(BUDGETS)
+    operations: dict[str, Any] = {}
+
+    def part(name: str, run: Callable[[], dict[str, Any]]) -> None:
+        operations[name] = attempt(run, limits[name])
+        say(f"{name}: {verdict(operations[name])} ({operations[name]['seconds']} s)")
+
+    end = time.perf_counter() + BUDGETS["operations"]
     for operation in OPERATIONS:
-        operations[operation.__name__] = attempt(partial(operation, device))
-        say(f"{operation.__name__}: {verdict(operations[operation.__name__])}")
-    operations["losses"] = attempt(partial(losses, device))
-    say(f"losses: {verdict(operations['losses'])}")
+        name, left = operation.__name__, end - time.perf_counter()
+        operations[name] = attempt(
+            partial(operation, device), None if limits["operations"] is None else left
+        )
+        say(f"{name}: {verdict(operations[name])}")
+    part("losses", partial(losses, device))
     for kernels in (triton_kernels, triton_times, captured_steps, model_steps):
-        operations[kernels.__name__] = attempt(partial(kernels, device))
-        say(f"{kernels.__name__}: {verdict(operations[kernels.__name__])}")
-    operations["beside_plain"] = attempt(partial(beside_plain, device, quick=quick))
-    say(f"beside plain: {verdict(operations['beside_plain'])}")
+        part(kernels.__name__, partial(kernels, device))
+    part("beside_plain", partial(beside_plain, device, quick=quick))
     if contract:
-        operations["contract"] = attempt(partial(contract_suite, device))
-        say(f"contract: {verdict(operations['contract'])}")
+        part("contract", partial(contract_suite, device))
     size = Synthetic(users=400, items=300, longest=30) if quick else Synthetic()
-    with tempfile.TemporaryDirectory() as scratch:
-        runs = training_runs(device, Path(scratch), size, 2 if quick else 4, compiled)
+    with tempfile.TemporaryDirectory() as folder:
+        scratch, epochs = Path(folder), 2 if quick else 4
+        runs = training_runs(device, scratch, size, epochs, compiled, limits["training"])
         for run in runs:
             say(f"{run['name']}: {verdict(run)}")
-        again = attempt(partial(repeated, device, Path(scratch), 1))
+        again = attempt(partial(repeated, device, scratch, 1), limits["repeated"])
         say(f"repeated: {verdict(again)}")
-        operations["plan_peaks"] = attempt(partial(plan_peaks, device, Path(scratch), quick))
-        say(f"plan peaks: {verdict(operations['plan_peaks'])}")
-        operations["group_of_one"] = attempt(partial(group_of_one, device, Path(scratch)))
-        say(f"group of one: {verdict(operations['group_of_one'])}")
-        operations["collectives"] = attempt(partial(collectives, device))
-        say(f"collectives: {verdict(operations['collectives'])}")
+        part("plan_peaks", partial(plan_peaks, device, scratch, quick))
+        part("group_of_one", partial(group_of_one, device, scratch))
+        part("collectives", partial(collectives, device))
     parts = [*operations.values(), *runs, again]
     return {
         "name": "gpu-check" if device.type == "cuda" else f"gpu-check-on-{device.type}",
@@ -138,7 +140,7 @@ def contract_suite(device: Any) -> dict[str, Any]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=CONTRACT_SECONDS,
+        timeout=BUDGETS["contract"],
         check=False,
     )
     lines = done.stdout.splitlines()
@@ -146,14 +148,6 @@ def contract_suite(device: Any) -> dict[str, Any]:
     closing = lines[-1] if lines else done.stderr[-500:]
     outcome: dict[str, Any] = {"passed": done.returncode == 0, "closing": closing}
     return outcome if done.returncode == 0 else {**outcome, "error": closing, "failed": failed}
-
-
-def attempt(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The outcome of a check, or what it raised."""
-    try:
-        return run()
-    except Exception as error:  # noqa: BLE001 - recorded as a failed check
-        return {"passed": False, "error": f"{type(error).__name__}: {error}"}
 
 
 def describe_device(device: Any) -> dict[str, Any]:
@@ -195,9 +189,10 @@ def markdown(result: dict[str, Any]) -> str:
             f"| {run['examples_per_second']:,.0f} "
             f"| {'' if memory is None else f'{memory / 2**20:.0f}'} | {test} |"
         )
-    lines += ["", "| check | outcome |", "| --- | --- |"]
+    lines += ["", "| check | outcome | seconds |", "| --- | --- | --- |"]
     for name, outcome in {**result["operations"], "repeated": result["repeated"]}.items():
-        lines.append(f"| {name.replace('_', ' ')} | {verdict(outcome)} |")
+        seconds = outcome.get("seconds", "")
+        lines.append(f"| {name.replace('_', ' ')} | {verdict(outcome)} | {seconds} |")
     lines += kernel_lines(result["operations"].get("triton_times", {}).get("times", {}))
     lines += step_lines(result["operations"].get("model_steps", {}).get("phases", {}))
     lines += plain_lines(result["operations"].get("beside_plain", {}).get("phases", {}))
@@ -241,7 +236,7 @@ def plain_lines(phases: dict[str, Any]) -> list[str]:
             continue
         figures = f"{row['ms']:.2f} | {row['plain_ms']:.2f} | {row['ratio']:.2f}"
         lines.append(f"| {name} | {figures} | {'yes' if row['captured'] else 'no'} |")
-    note = "No plain side here: hgt (see bench/gpu_plain.py) and the models without one in bench."
+    note = "The other models have no plain side."
     return [*lines, "", note] if phases else []
 
 

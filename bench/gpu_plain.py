@@ -2,8 +2,7 @@
 
 Both sides train in fp32, with TF32 products on CUDA, by fused Adam. hasten's step includes making
 its batch, prefetched, and is captured in a CUDA graph where that is faster; the batches of the
-plain side are made beforehand. Steps of both alternate. HGT is left out: its plain side
-(:mod:`bench.link_step`) makes its batches on the host as a part of the model.
+plain side are made beforehand. Steps of both alternate.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from hasten.training.step import DataShard, OptimizerStep
 #: steps before those that are timed, enough for graphs of several layouts; timed steps
 WARM_UP, TIMED = 60, 20
 #: seconds that each of both may take
-LIMIT = 3.0
+LIMIT = 2.0
 
 
 def beside_plain(

@@ -14,8 +14,11 @@ from bench.book_graph import BookGraph
 from bench.data import Sequences
 from bench.gpu_data import facts, made_book, made_features
 from bench.gpu_training import Synthetic
+from bench.hgt_side import SAMPLE, SHARE, knowledge_graph, scored_links
 from bench.kgat_side import dataset_of
 from bench.lightgcn_side import PlainLightGCN
+from bench.link_step import HEADS, HIDDEN, LAYERS, NEGATIVES, WIDTH, Arranged, LinkStep, PlainHGT
+from bench.made_graph import MadeGraph, made_graph
 from bench.padded import NegativeSampler, padded
 from bench.plain_batches import EdgeBatches, PairBatches
 from bench.plain_blocks import TokenBatch
@@ -28,8 +31,10 @@ from bench.plain_sasrec import PlainSASRec
 from bench.plain_tisasrec import PlainTiSASRec
 from hasten.build import load_data
 from hasten.config_loading.build import build_config
+from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import TRAIN
 from hasten.models.multimodal.modal_data import training_pairs
+from hasten.ops.transfer import to_device
 
 #: batches that the plain side repeats
 BATCHES = 8
@@ -43,7 +48,12 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "kgat": {"model.sampling": "users", "training.batch_size": 1024},
     "mmgcn": {},
     "dragon": {},
-}
+    "hgt": {
+        "model.hidden": HIDDEN, "model.width": WIDTH, "model.heads": HEADS, "model.layers": LAYERS,
+        "model.negatives": NEGATIVES, "model.loss": "logistic", "model.contrastive_weight": 0.0,
+        "model.steps_per_epoch": 100, "model.scored_share": SHARE, "training.batch_size": SAMPLE,
+    },
+}  # fmt: skip
 SETTINGS["sasrec"] |= {"model.max_length": LENGTH, "training.batch_size": 128}
 SETTINGS["tisasrec"] |= {"model.max_length": LENGTH, "training.batch_size": 128}
 SETTINGS["conve"] |= {f"model.{part}_dropout": rate for part, rate in
@@ -77,7 +87,10 @@ class Plain:
 
 def problem(model: str, quick: bool) -> tuple[Any, Any]:
     """The configuration and the data of a model."""
-    config, table = build_config(model, None, None, (), SETTINGS[model]), table_of(model, quick)
+    config = build_config(model, None, None, (), SETTINGS[model])
+    if model == "hgt":
+        return config, knowledge_graph(made_graph("guide", 0.02 if quick else 1.0))
+    table = table_of(model, quick)
     if table is not None:
         return config, load_data(config, table)
     book = made_book(0.02 if quick else 1.0)
@@ -188,6 +201,27 @@ def plain_conve(data: Any, size: int, device: torch.device) -> dict[str, Plain]:
     return {"completion": Plain(list(model.parameters()), moved(batches, device), loss)}
 
 
+def plain_hgt(data: Any, size: int, device: torch.device) -> dict[str, Plain]:
+    """Links are drawn, and messages chosen for them, on the host beforehand."""
+    types, train = NodeTypes.of(data), data.of(TRAIN)
+    ends = np.stack([types.source, types.target], 1)
+    made = MadeGraph(types.sizes, ends, train.head, train.relation, train.tail)
+    encoder = PlainHGT(made)
+    step, batches = LinkStep(made, encoder, scored_links(made, size), 1), []
+    for _ in range(BATCHES):
+        links = step.draw_links()
+        keep = torch.ones(len(train.head), dtype=torch.bool)
+        wanted, place = step.nodes(links)
+        arranged = encoder.arranged(keep.index_fill_(0, links.flatten(), False), wanted)
+        batches.append(to_device((arranged, place), device))
+    parameters, count = list(moved(step, device).parameters()), links.numel()
+
+    def loss(arranged: Arranged, place: Tensor) -> Tensor:
+        return step.scored_loss(encoder.encode(arranged), place) / count
+
+    return {"links": Plain(parameters, batches, loss)}
+
+
 def plain_sequences(kind: str) -> Callable[[Any, int, torch.device], dict[str, Plain]]:
     """Of SASRec or TiSASRec."""
 
@@ -221,4 +255,5 @@ PLAIN: dict[str, Callable[[Any, int, torch.device], dict[str, Plain]]] = {
     "kgat": plain_kgat,
     "mmgcn": plain_modal(PlainMMGCN),
     "dragon": plain_modal(PlainDRAGON),
+    "hgt": plain_hgt,
 }

@@ -132,7 +132,10 @@ class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not function.is_view:
             name = function._schema.name.removeprefix("aten::")
             read, written = _bytes((args, kwargs)), _bytes(out)
-            self.bytes += 2 * written if name in GATHERS else read + written
+            if name == "index_copy_":  # reads and writes as many rows as the source has
+                self.bytes += 2 * _bytes(args[3])
+            else:
+                self.bytes += 2 * written if name in GATHERS else read + written
         return out
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bench.gpu_budgets import TimeSpentError, time_limit
 from hasten.config_loading.build import build_config
 from hasten.run import train
 
@@ -80,9 +81,18 @@ def train_once(
 
 
 def training_runs(
-    device: torch.device, scratch: Path, size: Synthetic, epochs: int, compiled: bool
+    device: torch.device,
+    scratch: Path,
+    size: Synthetic,
+    epochs: int,
+    compiled: bool,
+    seconds: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Precisions and accelerations one at a time, fp32 first: each says whether it held."""
+    """Precisions and accelerations one at a time, fp32 first: each says whether it held.
+
+    seconds: what all may take together; None: without a limit.
+    """
+    begin = time.perf_counter()
     data = scratch / "synthetic.csv"
     size.write(data)
     variants: list[tuple[str, tuple[str, ...]]] = [
@@ -104,9 +114,11 @@ def training_runs(
         ]
     runs: list[dict[str, Any]] = []
     for number, (name, sets) in enumerate(variants):
+        left = None if seconds is None else seconds - (time.perf_counter() - begin)
         try:
-            run = train_once(data, scratch / f"run-{number}", device, epochs, *sets)
-        except Exception as error:  # noqa: BLE001 - recorded: one must not hide the others
+            with time_limit(left):
+                run = train_once(data, scratch / f"run-{number}", device, epochs, *sets)
+        except (Exception, TimeSpentError) as error:  # noqa: BLE001 - recorded: one must not hide the others
             runs.append(
                 {"name": name, "passed": False, "error": f"{type(error).__name__}: {error}"}
             )

@@ -20,6 +20,7 @@ import argparse
 import gc
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,9 @@ import torch
 
 from bench.made_graph import GRAPHS, MadeGraph, made_graph
 from bench.report import Stopwatch, peak_memory_bytes, print_report
+
+if TYPE_CHECKING:
+    from hasten.data.tables import KnowledgeGraph
 
 CPU = torch.device("cpu")
 #: at most as many links of a relation a step, and at most this share of them
@@ -38,25 +42,31 @@ def scored_links(made: MadeGraph, sample: int) -> int:
     return min(sample, int(np.bincount(made.relation).min() * SHARE))
 
 
+def knowledge_graph(made: MadeGraph) -> KnowledgeGraph:
+    """The graph as hasten's data; all links are of the training part."""
+    from hasten.data.tables import KnowledgeGraph, Source, Triples, Vocabulary
+
+    count = len(made.head)
+    kind = np.repeat(np.arange(len(made.sizes)), made.sizes)
+    labels = pa.array([f"t{t}::{n:07d}" for n, t in enumerate(kind.tolist())])
+    relations = pa.array([f"r{number:02d}" for number in range(len(made.ends))])
+    return KnowledgeGraph(
+        "made", Vocabulary(labels), Vocabulary(relations),
+        Triples(made.head, made.relation, made.tail),
+        np.zeros(count, np.int8), "", Source("made"), np.zeros(count, bool), typed=True,
+    )  # fmt: skip
+
+
 def hasten_step(made: MadeGraph, options: argparse.Namespace) -> tuple[Callable[[int], float], int]:
     """What takes a step, and the bytes of the parameters."""
     from hasten.config import TrainingOptions
-    from hasten.data.tables import KnowledgeGraph, Source, Triples, Vocabulary
     from hasten.models.interface import Sizes
     from hasten.models.typed_graph.hgt import HGT
     from hasten.models.typed_graph.hgt_options import HGTOptions
     from hasten.training.precision import Precision
     from hasten.training.step import DataShard, OptimizerStep
 
-    count = len(made.head)
-    kind = np.repeat(np.arange(len(made.sizes)), made.sizes)
-    labels = pa.array([f"t{t}::{n:07d}" for n, t in enumerate(kind.tolist())])
-    relations = pa.array([f"r{number:02d}" for number in range(len(made.ends))])
-    graph = KnowledgeGraph(
-        "made", Vocabulary(labels), Vocabulary(relations),
-        Triples(made.head, made.relation, made.tail),
-        np.zeros(count, np.int8), "", Source("made"), np.zeros(count, bool), typed=True,
-    )  # fmt: skip
+    graph = knowledge_graph(made)
     # a number of steps: each scores as many links as it may
     chosen = HGTOptions(
         mode=options.mode, fan_out=options.fan_out, contrastive_weight=0.0, loss="logistic",

@@ -7,14 +7,29 @@ every relation against drawn ends of the right type; all other links pass messag
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from bench.made_graph import MadeGraph
-from bench.plain_hgt import Edges, PlainHGTLayer, take
+from bench.plain_hgt import Edges, PlainHGTLayer, of_rows, take
 
 HIDDEN, WIDTH, HEADS, LAYERS, NEGATIVES = 256, 512, 8, 2, 64
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """The messages of the first layers and of the last one, into the wanted nodes.
+
+    bounds: the wanted nodes of type t are bounds[t]..bounds[t + 1].
+    """
+
+    edges: Edges
+    last: Edges
+    wanted: Tensor
+    bounds: list[int]
 
 
 class PlainHGT(nn.Module):
@@ -38,23 +53,29 @@ class PlainHGT(nn.Module):
         self.result = nn.Linear(HIDDEN, WIDTH)
 
     def forward(self, keep: Tensor, wanted: Tensor) -> Tensor:
-        x: Tensor = self.inputs
-        bounds = self.bounds
+        return self.encode(self.arranged(keep, wanted))
+
+    def arranged(self, keep: Tensor, wanted: Tensor) -> Arranged:
+        """What :meth:`encode` needs, where ``keep`` and ``wanted`` are."""
         edges = self.edges.only(keep[self.link])
+        place = torch.full((self.bounds[-1],), -1)
+        place[wanted] = torch.arange(len(wanted))
+        last = edges.only(place[edges.target] >= 0)
+        last = Edges(last.source, place[last.target], last.bounds)
+        return Arranged(
+            edges, last, wanted, torch.searchsorted(wanted, torch.tensor(self.bounds)).tolist()
+        )
+
+    def encode(self, arranged: Arranged) -> Tensor:
+        """[S, WIDTH] the vectors of the wanted nodes."""
+        x: Tensor = self.inputs
         for number, layer in enumerate(self.layers):
-            own, own_bounds = x, bounds
+            own, own_bounds, edges = x, self.bounds, arranged.edges
             if number == LAYERS - 1:
-                own = take(x, wanted)
-                own_bounds = torch.searchsorted(wanted, torch.tensor(bounds)).tolist()
-                place = torch.full((bounds[-1],), -1)
-                place[wanted] = torch.arange(len(wanted))
-                edges = edges.only(place[edges.target] >= 0)
-                edges = Edges(edges.source, place[edges.target], edges.bounds)
-            x = layer(edges, x, bounds, own, own_bounds)
-            counts = torch.tensor(own_bounds).diff()
-            gain, shift = (
-                p[number].repeat_interleave(counts, 0) for p in (self.gains, self.shifts)
-            )
+                own, own_bounds = take(x, arranged.wanted), arranged.bounds
+                edges = arranged.last
+            x = layer(edges, x, self.bounds, own, own_bounds)
+            gain, shift = (of_rows(p[number], own_bounds) for p in (self.gains, self.shifts))
             x = torch.addcmul(shift, F.layer_norm(x, x.shape[1:]), gain)
         found: Tensor = self.result(x)
         return found
@@ -107,11 +128,23 @@ class LinkStep(nn.Module):
 
     def loss(self, links: Tensor) -> Tensor:
         """The sum over links [R, n], of all relations at once."""
-        relations, count = links.shape
-        drawn = (torch.rand(relations, 2, NEGATIVES) * self.sizes).long() + self.first
+        wanted, place = self.nodes(links)
+        return self.scored_loss(self.encoder(self.keep, wanted), place)
+
+    def nodes(self, links: Tensor) -> tuple[Tensor, Tensor]:
+        """The distinct nodes of links [R, n] and of drawn ends, and the place of each among them.
+
+        Places are [R, 2n + 2·NEGATIVES]: of heads, tails, drawn tails and drawn heads.
+        """
+        drawn = (torch.rand(len(links), 2, NEGATIVES) * self.sizes).long() + self.first
         nodes = torch.cat([self.head[links], self.tail[links], drawn.flatten(1)], 1)
         wanted, place = torch.unique(nodes, return_inverse=True)
-        rows = take(self.encoder(self.keep, wanted), place.flatten())
+        return wanted, place
+
+    def scored_loss(self, vectors: Tensor, place: Tensor) -> Tensor:
+        """The sum over links, from the vectors of the distinct nodes."""
+        relations, count = len(place), (place.shape[1] - 2 * NEGATIVES) // 2
+        rows = take(vectors, place.flatten())
         parts = torch.split(
             rows.view(relations, -1, WIDTH), [count, count, NEGATIVES, NEGATIVES], 1
         )

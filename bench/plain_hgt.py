@@ -124,6 +124,15 @@ def attend(edges: Edges, query: Tensor, keys_values: Tensor, maps: Tensor, prior
     return (sums.view(-1, heads, width) / total[..., None]).flatten(1)
 
 
+def of_rows(values: Tensor, bounds: list[int]) -> Tensor:
+    """The value [..] of each row's type: rows bounds[t]..bounds[t + 1] are of type t."""
+    sizes = [b - a for a, b in pairwise(bounds)]
+    if values.device.type == "cpu":
+        return values.repeat_interleave(torch.tensor(sizes), 0)
+    parts = zip(values, sizes, strict=True)  # without a copy of the sizes
+    return torch.cat([each.expand(size, *each.shape) for each, size in parts])
+
+
 class PlainHGTLayer(nn.Module):
     """A layer with a linear map of query, of key and value, and of the result for each type."""
 
@@ -152,6 +161,5 @@ class PlainHGTLayer(nn.Module):
         found = grouped(found, self.result, self.result_bias, own_bounds)
         if self.skip is None:
             return found
-        counts = torch.tensor(own_bounds).diff()
-        share = torch.sigmoid(self.skip).repeat_interleave(counts)[:, None]
+        share = of_rows(torch.sigmoid(self.skip), own_bounds)[:, None]
         return torch.lerp(own, found, share)

@@ -1,10 +1,13 @@
+import contextlib
 import json
+import time
 
 import pytest
 import torch
 
 from bench import gpu_capture, gpu_losses, gpu_operations, gpu_plain, gpu_plain_sides, gpu_steps
-from bench.gpu_check import attempt, kernel_lines, main, markdown, plain_lines, step_lines, verdict
+from bench.gpu_budgets import BUDGETS, attempt
+from bench.gpu_check import kernel_lines, main, markdown, plain_lines, step_lines, verdict
 from bench.gpu_data import facts, made_book
 from bench.gpu_kernels import triton_kernels, triton_times
 from bench.gpu_losses import losses, near
@@ -66,7 +69,7 @@ def test_a_step_of_a_model_and_its_table(monkeypatch):
     assert "ZeroDivisionError" in step_lines(wrong["phases"])[-1]
 
 
-@pytest.mark.parametrize("name", ["sasrec, sampled-softmax", "kgat", "conve"])
+@pytest.mark.parametrize("name", ["sasrec, sampled-softmax", "kgat", "conve", "hgt"])
 def test_captured_steps_are_compared_with_usual_ones(name, monkeypatch):
     """On the simulated device, where graphs replay their operations."""
     monkeypatch.setattr(capture, "CudaGraphs", SimulatedGraphs)
@@ -74,6 +77,7 @@ def test_captured_steps_are_compared_with_usual_ones(name, monkeypatch):
     monkeypatch.setattr(gpu_capture, "STEPS", 6)
     monkeypatch.setattr(gpu_capture, "Synthetic", lambda *_: Synthetic(700, 100, 12))
     monkeypatch.setattr(gpu_capture, "facts", lambda: facts(60, 4, 400))
+    monkeypatch.setattr(gpu_capture, "ENTITIES", 60)
     monkeypatch.setattr(gpu_capture, "made_book", lambda _: made_book(0.01))
     with simulated("cuda") as device:
         found = gpu_capture.compared(*gpu_capture.MODELS[name], device)
@@ -193,10 +197,27 @@ def test_a_guard_that_lets_a_bad_step_through_is_found(monkeypatch):
 
 
 def test_what_a_check_raises_is_its_outcome():
-    assert attempt(lambda: 1 / 0) == {
-        "passed": False,
-        "error": "ZeroDivisionError: division by zero",
-    }
+    outcome = attempt(lambda: 1 / 0)
+    assert outcome.pop("seconds") < 1
+    assert outcome == {"passed": False, "error": "ZeroDivisionError: division by zero"}
+
+
+def test_a_part_is_stopped_when_its_time_is_spent():
+    def careful():
+        """Records what goes wrong, and would go on."""
+        while True:
+            with contextlib.suppress(Exception):
+                time.sleep(0.01)
+
+    outcome = attempt(careful, 0.05)
+    assert not outcome["passed"]
+    assert outcome["error"].startswith("TimeSpentError")
+    time.sleep(0.1)  # the alarm is off
+    assert attempt(lambda: {"passed": True}, 5)["passed"]
+
+
+def test_all_parts_together_take_less_than_nine_minutes():
+    assert sum(BUDGETS.values()) < 9 * 60
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")

@@ -18,7 +18,7 @@ from hasten.objectives.prefetch import batch_inputs
 from hasten.ops import table_rows
 from hasten.ops.transfer import layout, send
 from hasten.training.capture.step import refusal
-from hasten.training.optimizers import row_adam_on_device
+from hasten.training.optimizers import device_row_adam
 from hasten.training.precision import Precision, PrecisionName
 from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES, ModelCase
@@ -40,7 +40,7 @@ def read_by_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(table_rows, "MANY_ELEMENTS", 0)
     patch.setattr(step_rows, "MANY_ROWS", 0)
     patch.setattr(step_rows, "FEWEST", 0)
-    patch.setattr(row_adam_on_device, "FEWEST", 0)
+    patch.setattr(device_row_adam, "FEWEST", 0)
 
 
 def build(

@@ -14,7 +14,7 @@ from hasten.objectives.prefetch import batch_inputs
 from hasten.ops.transfer import layout, send
 from hasten.training.capture import step as capture
 from hasten.training.capture.step import StepCapture, capture_steps
-from hasten.training.optimizers.row_adam_on_device import RowAdamOnDevice
+from hasten.training.optimizers.device_row_adam import DeviceRowAdam
 from hasten.training.step import OptimizerStep
 from tests.contract.cases import CASES, ModelCase
 from tests.device.measure import BY_ROWS, build, read_by_rows
@@ -109,7 +109,7 @@ def test_captured_steps_of_row_wise_adam(label, monkeypatch):
     read_by_rows(monkeypatch)
     with simulated("cuda") as device:
         *_, steppers = build(next(each for each in TRAINED if each.label == label), device)
-        assert isinstance(steppers[-1].optimizer, RowAdamOnDevice)
+        assert isinstance(steppers[-1].optimizer, DeviceRowAdam)
     assert_captured_is_eager(label, {})
 
 

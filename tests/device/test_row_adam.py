@@ -17,9 +17,9 @@ from hasten.config import TrainingOptions
 from hasten.objectives.base import Batch, Term
 from hasten.ops.table_rows import TableRows, with_other_rows
 from hasten.training.capture.step import refusal
-from hasten.training.optimizers import missed_steps_on_device, row_adam
+from hasten.training.optimizers import device_missed_steps, row_adam
+from hasten.training.optimizers.device_row_adam import DeviceRowAdam
 from hasten.training.optimizers.row_adam import RowAdam
-from hasten.training.optimizers.row_adam_on_device import RowAdamOnDevice
 from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES
@@ -75,8 +75,8 @@ def made(
         patch.setattr(row_adam, "FEWEST", ROWS if device.type == "cpu" else 4)
         step = OptimizerStep(phase, 0, training, precision, DataShard(), device)
     if by_rows and device.type == "cpu":
-        step.optimizer = RowAdamOnDevice(phase.parameters(), training, phase.table)
-    assert isinstance(step.optimizer, RowAdamOnDevice) == by_rows
+        step.optimizer = DeviceRowAdam(phase.parameters(), training, phase.table)
+    assert isinstance(step.optimizer, DeviceRowAdam) == by_rows
     return model, step
 
 
@@ -185,7 +185,7 @@ def test_steps_are_the_same_operations_and_wait_for_nothing(device, monkeypatch)
         found.append(taken)
     assert all(difference(found[0], other) is None for other in found[1:])
     # the sums are full: all rows are brought up to date, without waiting either
-    monkeypatch.setattr(missed_steps_on_device, "_STEPS", 8)
+    monkeypatch.setattr(device_missed_steps, "_STEPS", 8)
     with recording() as taken:
         step(step.phase.plan(0, 0, 34), 1e-2)
     assert not taken.waits

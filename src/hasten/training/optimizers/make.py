@@ -6,9 +6,9 @@ from hasten.config import TrainingOptions
 from hasten.objectives.base import Phase
 from hasten.ops.sharded_table import JoinedRows
 from hasten.training.optimizers.adam import PhaseAdam
+from hasten.training.optimizers.device_row_adam import DeviceJoinedRowAdam, DeviceRowAdam
 from hasten.training.optimizers.joined_row_adam import JoinedRowAdam
 from hasten.training.optimizers.row_adam import RowAdam
-from hasten.training.optimizers.row_adam_on_device import JoinedRowAdamOnDevice, RowAdamOnDevice
 from hasten.training.optimizers.sharded_adam import ShardedAdam
 from hasten.training.optimizers.sharded_row_adam import ShardedJoinedRowAdam, ShardedRowAdam
 from hasten.training.optimizers.skipping_adam import SkippingAdam, respects_found_inf
@@ -32,7 +32,7 @@ def make_optimizer(phase: Phase, options: TrainingOptions, *, scaled: bool) -> P
         one, several = (
             (RowAdam, JoinedRowAdam)
             if device.type == "cpu"
-            else (RowAdamOnDevice, JoinedRowAdamOnDevice)
+            else (DeviceRowAdam, DeviceJoinedRowAdam)
         )
         if one.suits(phase.table, options):
             return (several if phase.table.others else one)(parameters, options, phase.table)

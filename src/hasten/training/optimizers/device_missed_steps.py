@@ -22,7 +22,7 @@ _TERMS = {torch.float32: 10, torch.float64: 24}
 _STEPS = 4096
 
 
-class MissedStepsOnDevice:
+class DeviceMissedSteps:
     """M_j of the steps since a first one, at which every row was up to date.
 
     taken: float32 scalar on the device, the number of steps taken; the fused Adam increments it.
