@@ -105,6 +105,7 @@ class GraphPart:
                 return sums
             out = torch.empty_like(x) if out is None else out
             out[:, columns] = sums
+            del gathered, sums  # before the next columns are gathered
         assert out is not None
         return out
 
