@@ -124,6 +124,23 @@ def test_a_loss_over_all_rows_sends_queries_and_no_rows_of_the_table(name, sever
     assert merged == [0 if name == "conve-1-n" else queries] * world
 
 
+@pytest.mark.parametrize(
+    ("name", "products", "once"),
+    [("lightgcn", 4, 0), ("lightgcn-one-layer", 0, 0), ("kgat-graphsage", 0, 1)],
+)
+def test_a_step_over_a_graph_sends_the_table_for_inner_layers_only(
+    name, products, once, several, alone
+):
+    """products: with the table in a step, forward and backward. once: after an epoch, instead."""
+    nodes, width = alone[name]["held"]["nodes.weight"]
+    sent = [each[name]["sent"] for each in several]
+    times = products * len(alone[name]["losses"]) + once
+    assert sum(each.get("the rows of a product", 0) for each in sent) == times * nodes * width
+    if name != "kgat-graphsage":  # which exchanges rows in its other phase too
+        vectors = 3 * alone[name]["read"]
+        assert [each["the vectors of a step"] for each in sent] == [vectors] * len(several)
+
+
 def test_losses_over_sharded_tables_are_those_over_whole_tables(several):
     for each in several:
         assert len(each["table losses"]) == 7

@@ -17,7 +17,8 @@ class Supports:
     precision: ``training.precision`` changes its arithmetic: autocast finds matrix products.
     compile: its phases have a function for ``training.compile``.
     shard_tables: its tables can be sharded over processes: the score is a product with rows of a
-    table that its phases read by rows, or all of them in a loss of :mod:`.table_losses`.
+    table that its phases read by rows, or all of them in a loss of :mod:`.table_losses`, or of the
+    vectors that a graph in parts computes from it.
     """
 
     gradient_steps: bool = True

@@ -27,9 +27,9 @@ from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
 from hasten.objectives.pairwise import Pairs, Sampling
 from hasten.ops.dtypes import autocast_dtype
-from hasten.ops.graph.bipartite import Bipartite, Weighted, symmetric_rows
+from hasten.ops.graph.bipartite import Bipartite, Weighted
 from hasten.ops.graph.csr import CSR
-from hasten.ops.graph.graph_part import Entries, GraphPart
+from hasten.ops.graph.graph_part import GraphPart
 from hasten.ops.graph.propagated_rows import RequestedNodes, propagated_rows
 from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
@@ -96,11 +96,8 @@ class LightGCN(GraphNodeModel):
     def divide_graph(self, pairs: CSR) -> None:
         if self.part is None:
             assert self.shard is not None
-            first, stop = self.shard.first, self.shard.stop
-            row, column, values = symmetric_rows(pairs, self.sizes.items, first, stop)
-            weights = torch.from_numpy(values).to(self.nodes.weight)
-            entries = Entries.build(row, column, weights, stop - first)
-            self.part, self.graph = GraphPart(self.shard, entries, entries), None
+            items, weight = self.sizes.items, self.nodes.weight
+            self.part, self.graph = GraphPart.of_pairs(self.shard, pairs, items, weight), None
 
     def pair_inputs(self, pairs: Pairs) -> RowPositions | RequestedNodes:
         """The distinct nodes of a batch."""

@@ -159,6 +159,7 @@ def sharded_attention(
     for columns, gathered in part.gathered(nodes):
         of_heads = turned[:, columns].contiguous()
         logits += row_products(queries.offsets, part.rows.columns, of_heads, gathered)
+        del gathered  # before the next columns are gathered
     return logits
 
 

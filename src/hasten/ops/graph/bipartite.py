@@ -79,7 +79,8 @@ class Bipartite:
         user, item = pairs.rows, pairs.items
         order = stable_order(item, items)
         by_item = (item[order], user[order])
-        degree_u, degree_i = _degrees(pairs, items)
+        degree_u = np.maximum(np.bincount(user, minlength=users), 1).astype(np.float64)
+        degree_i = np.maximum(np.bincount(item, minlength=items), 1).astype(np.float64)
         if normalized == "mean":
             for_users, for_items = 1 / degree_u[user], 1 / degree_i[by_item[0]]
         else:
@@ -99,31 +100,3 @@ class Bipartite:
     def to(self, like: Tensor) -> Bipartite:
         """Move to the device and dtype of a tensor."""
         return Bipartite(self.whole.to(like), self.to_users.to(like), self.to_items.to(like))
-
-
-def symmetric_rows(
-    pairs: CSR, items: int, first: int, stop: int
-) -> tuple[Int64, Int64, NDArray[np.float64]]:
-    """Entries of the nodes first ... stop - 1 in the ``symmetric`` graph, without its other rows.
-
-    Row, counted from ``first``, column and value of each, in the order of :attr:`Bipartite.whole`.
-    """
-    degree_u, degree_i = _degrees(pairs, items)
-    inside = np.flatnonzero((pairs.items >= first) & (pairs.items < stop))
-    of_items = pairs.items[inside] - first
-    order = stable_order(of_items, max(1, min(stop, items) - first))
-    item = of_items[order] + first
-    user = np.searchsorted(pairs.offsets, inside[order], "right") - 1
-    users = np.arange(max(0, first - items), max(0, stop - items), dtype=np.int64)
-    of_users = pairs.take(users)
-    row = np.concatenate([item, of_users.rows + max(first, items)])
-    column = np.concatenate([user + items, of_users.items])
-    known = np.concatenate([item, of_users.items]), np.concatenate([user, users[of_users.rows]])
-    return row - first, column, 1 / np.sqrt(degree_u[known[1]] * degree_i[known[0]])
-
-
-def _degrees(pairs: CSR, items: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Of the users and of the items, at least 1."""
-    of_users = np.maximum(pairs.lengths, 1).astype(np.float64)
-    of_items = np.maximum(np.bincount(pairs.items, minlength=items), 1).astype(np.float64)
-    return of_users, of_items

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from hasten.arrays import Int64, ragged_offsets
 from hasten.data.interactions.clean import stable_order
+from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.offsets import offset_tensor
 from hasten.ops.graph.spmm import product
 from hasten.ops.sharded_table import Shard
@@ -78,6 +79,30 @@ class GraphPart:
         of_transpose = column[order] - first, row[order], values.index_select(0, order_t)
         return cls(shard, rows, Entries.build(*of_transpose, count), edges, order_t)
 
+    @classmethod
+    def of_pairs(cls, shard: Shard, pairs: CSR, items: int, like: Tensor) -> GraphPart:
+        """The ``symmetric`` graph of :class:`.Bipartite`, without the rows of other processes.
+
+        pairs: the distinct items of each user. like: of the type of the values.
+        """
+        first, stop = shard.first, shard.stop
+        degree_u = np.maximum(pairs.lengths, 1).astype(np.float64)
+        degree_i = np.maximum(np.bincount(pairs.items, minlength=items), 1).astype(np.float64)
+        inside = np.flatnonzero((pairs.items >= first) & (pairs.items < stop))
+        of_items = pairs.items[inside]
+        order = stable_order(of_items - first, max(1, min(stop, items) - first))
+        item = of_items[order]
+        user = np.searchsorted(pairs.offsets, inside[order], "right") - 1
+        users = np.arange(max(0, first - items), max(0, stop - items), dtype=np.int64)
+        of_users = pairs.take(users)
+        row = np.concatenate([item, users[of_users.rows] + items])
+        column = np.concatenate([user + items, of_users.items])
+        item_end = np.concatenate([item, of_users.items])
+        user_end = np.concatenate([user, users[of_users.rows]])
+        values = torch.from_numpy(1 / np.sqrt(degree_u[user_end] * degree_i[item_end]))
+        rows = Entries.build(row - first, column, values.to(like), stop - first)
+        return cls(shard, rows, rows)
+
     def weigh(self, values: Tensor) -> GraphPart:
         """With other values [E'] of the entries of these rows. A collective."""
         assert self.edges is not None
@@ -105,6 +130,7 @@ class GraphPart:
                 return sums
             out = torch.empty_like(x) if out is None else out
             out[:, columns] = sums
+            del gathered, sums  # before the next columns are gathered
         assert out is not None
         return out
 
