@@ -145,8 +145,7 @@ class KGAT(GraphNodeModel):
     def divide_graph(self, pairs: CSR) -> None:
         if self.graph is not None and self.shard is not None:
             head, tail = self.graph.rows.numpy(), self.graph.host_columns.long().numpy()
-            relation = self.edges.relations().numpy()
-            self._keep_part(self.shard, head, relation, tail, self.attention)
+            self._keep_part(self.shard, head, self.edges.relations().numpy(), tail, self.attention)
             self.graph = None
             del self.edges, self.weights
 
