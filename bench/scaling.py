@@ -33,7 +33,7 @@ from bench.statistics import spread
 
 LAUNCHED, APART = "launched", "apart"
 LABELS = {LAUNCHED: "1 under torchrun", APART: "as many, each a training of its own"}
-MODELS = {"ml-1m": "sasrec", "beauty": "sasrec", "ml-100k-facts": "kgat"}
+MODELS = {"ml-1m": "sasrec", "beauty": "sasrec", "ml-100k-facts": "kgat", "kinship": "conve"}
 
 
 def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int:
@@ -47,6 +47,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     parser.add_argument("--epochs", type=int, default=5, help="the first and the last are left out")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--set", action="append", default=[], help="more settings")
+    parser.add_argument("--counts-only", action="store_true", help="neither launched nor apart")
     parser.add_argument("--provisional", action="store_true", help="the machine is not quiet")
     options = parser.parse_args(arguments)
     if options.epochs < 3:
@@ -61,7 +62,8 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    sides: list[int | str] = [*options.devices, LAUNCHED, APART]
+    sides: list[int | str] = [*options.devices]
+    sides += [] if options.counts_only else [LAUNCHED, APART]
     rates: dict[str, list[float]] = {str(side): [] for side in sides}
     before = load()
     for number in range(options.rounds):
@@ -97,6 +99,8 @@ def settings(options: argparse.Namespace) -> list[str]:
         files = [f"data.{part}={options.data}.{part}.inter" for part in PARTS]
         facts = [f"data.kg={options.data}.kg", f"data.links={options.data}.link"]
         return [*files, *facts, "model.layers=64", *options.set]
+    if MODELS[options.data] == "conve":
+        return list(options.set)
     length, dropout = ("50", "0.5") if options.data == "beauty" else ("200", "0.2")
     usual = [f"model.max_length={length}", f"model.dropout={dropout}", "model.loss=bce"]
     return [*usual, *options.set]
