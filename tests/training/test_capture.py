@@ -46,7 +46,6 @@ def test_a_cpu_captures_nothing_and_says_why():
         ("sasrec-ce", {"training.recompute": True}, "recompute"),
         ("sasrec-ce", {"training.compile": "default"}, "compile"),
         ("sasrec-ce", {"training.capture": "never"}, "never"),
-        ("tisasrec-features", {}, "distinct items"),
         ("hgt-edges", {}, "part of the graph"),
     ],
 )
