@@ -49,6 +49,7 @@ CAPTURED = {
     "sasrec-bce-post": {},
     "tisasrec-ce": {},
     "sasrec-sampled-softmax": {},
+    "tisasrec-features": {},
     "bprmf": {},
     "lightgcn": {},
     "kgat": {},

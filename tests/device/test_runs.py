@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from hasten import api, run
 from hasten.influence.queries import Selection
 from hasten.influence.run import Options, compute_influence
-from hasten.testing import training_log
-from tests.contract.cases import ModelCase
-from tests.device.measure import FIRST
+from hasten.runs.checkpoint import read_checkpoint
+from hasten.testing import fingerprint, training_log
+from tests.contract.cases import CASES, ModelCase
+from tests.device.measure import BY_ROWS, FIRST, read_by_rows
 from tests.device.recorder import recording
 from tests.device.simulation import simulated
 
@@ -64,3 +66,30 @@ def test_a_run_is_that_of_the_cpu(case, tmp_path):
             assert one[case.loss] == pytest.approx(other[case.loss], rel=1e-3)
         if one["kind"] == "valid" and not case.trains:
             assert one[case.metric] == pytest.approx(other[case.metric], rel=1e-6)
+
+
+@pytest.mark.parametrize("label", BY_ROWS)
+def test_a_run_with_row_wise_adam_goes_on_bit_for_bit(label, tmp_path, monkeypatch):
+    """From a checkpoint in the middle of the epoch, which holds deferred updates."""
+    read_by_rows(monkeypatch)
+    case = next(case for case in CASES if case.label == label)
+    settings = {**case.settings, "training.epochs": 2, "training.batch_size": 8, "threads": 1}
+    settings |= {"checkpoint.every_steps": 3, "checkpoint.keep": 500, "device": "cuda"}
+    whole, copy = tmp_path / "whole", tmp_path / "copy"
+    with simulated("cuda"), recording() as found:
+        api.train(case.model, case.data, settings=settings, out=str(whole), quiet=True)
+        saved = sorted((whole / "checkpoints").iterdir())
+        held = [has_deferred_updates(folder) for folder in saved]
+        assert any(held)
+        middle = max(number for number, each in enumerate(held[: len(held) // 2 + 2]) if each)
+        shutil.copytree(whole, copy)
+        for later in saved[middle + 1 :]:
+            shutil.rmtree(copy / "checkpoints" / later.name)
+        run.resume(copy, quiet=True)
+    assert not found.mistakes
+    assert fingerprint(copy) == fingerprint(whole)
+
+
+def has_deferred_updates(folder: Path) -> bool:
+    names = read_checkpoint(folder).tensors["optimisers"]
+    return any(name.endswith("pending_weight") for name in names)

@@ -25,6 +25,7 @@ NEXT_ITEM = {
     "tisasrec-ce": {},
     "tisasrec-bce": {},
     "sasrec-sampled-softmax": {},
+    "tisasrec-features": {},
 }
 KNOWN = {"model.mask_known": True}
 

@@ -46,8 +46,7 @@ def test_a_cpu_captures_nothing_and_says_why():
         ("sasrec-ce", {"training.recompute": True}, "recompute"),
         ("sasrec-ce", {"training.compile": "default"}, "compile"),
         ("sasrec-ce", {"training.capture": "never"}, "never"),
-        ("tisasrec-features", {}, "distinct items"),
-        ("hgt", {}, "part of the graph"),
+        ("hgt-edges", {}, "part of the graph"),
     ],
 )
 def test_what_is_not_captured_says_why(label, settings, reason):

@@ -64,6 +64,10 @@ class SampledSoftmaxPhase(NextItemPhase):
     """Next-item prediction against ``negatives`` items that all targets of a step share.
 
     mask_known: leave out the negatives that a user has in training, else only the target itself.
+
+    With fixed shapes (:mod:`.fixed_shapes`) the items that are read get others, and those that are
+    sampled get repetitions of the last one with the weight 0, at least one, which the padding of
+    the masked pairs masks once more.
     """
 
     varying: str | None = "each batch reads another number of distinct items"
@@ -102,16 +106,6 @@ class SampledSoftmaxPhase(NextItemPhase):
             weight = model.items.weight
             on_device = self.on_device if is_large_on_device([weight]) else None
             self.table = TableRows(weight, self.read, most, on_device=on_device, of_part=True)
-
-    def fix_shapes(self) -> None:
-        """What is padded besides :mod:`.fixed_shapes`.
-
-        The items that are read get others, and those that are sampled repetitions of the last one
-        with the weight 0, at least one, which the padding of the masked pairs masks once more.
-        Features of items vary in number with the items.
-        """
-        if isinstance(self.model.items, EmbeddingTable):
-            super().fix_shapes()
 
     def capacity(self, ids: Int64) -> int | None:
         """The number of targets of these users with padding; None: without."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hasten.config import TrainingOptions
 from hasten.objectives.base import Batch
@@ -94,12 +94,9 @@ class DeviceRowAdam(RowAdam):
             self.steps.catch_up(self.after[part], weight[part], moments)
             first[part], second[part] = moments.unbind()
 
-    @torch.no_grad()
-    def tensors(self) -> tuple[dict[str, Tensor], dict[nn.Parameter, Tensor]]:
-        state, weights = super().tensors()
-        steps = torch.tensor([int(self.steps.first), self.steps.planned.last])
-        state[f"{self._number}.{STEPS_ON_DEVICE}"] = steps
-        return state, weights
+    def _further_fields(self) -> dict[str, Tensor]:
+        steps = [int(self.steps.first), self.steps.planned.last]
+        return {STEPS_ON_DEVICE: torch.tensor(steps)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         super().load(tensors)

@@ -149,6 +149,7 @@ class RowAdam(PhaseAdam):
             self._catch_up_all(*tables.values())
         weight = tables.pop("weight")
         fields = {**tables, "step": torch.tensor(float(self._last)), **pending}
+        fields |= self._further_fields()
         state.update({f"{self._number}.{name}": value for name, value in fields.items()})
         return state, {self.weight: weight}
 
@@ -177,6 +178,10 @@ class RowAdam(PhaseAdam):
     def _last(self) -> int:
         """The number of steps taken."""
         return self.missed.last
+
+    def _further_fields(self) -> dict[str, Tensor]:
+        """What a checkpoint holds besides."""
+        return {}
 
     def _sums(self) -> Tensor:
         """What :meth:`_load_missed` needs of the missed steps."""
