@@ -66,7 +66,8 @@ def test_no_wanted_value_is_missed_and_few_others_are_kept(random):
 def test_known_answers_are_those_of_every_triple(random):
     triples = Triples(*(random.integers(0, size, 300) for size in (20, 4, 20)))
     queries = TripleQueries(random.integers(0, 20, 60), random.integers(0, 8, 60))
-    found = known_answers(triples, 4, queries, 20)
+    first, second = np.arange(100), np.arange(100, 300)
+    found = known_answers([triples.take(first), triples.take(second)], 4, queries, 20)
     stated = set(zip(*(column.tolist() for column in both_directions(triples, 4)), strict=True))
     for row, query in enumerate(zip(queries.entity, queries.relation, strict=True)):
         assert found.row(row).tolist() == [a for a in range(20) if (*query, a) in stated]

@@ -261,5 +261,5 @@ def test_known_answers_are_complete():
 
     facts = Triples(np.array([0, 0, 1]), np.array([0, 0, 1]), np.array([2, 1, 0]))
     queries = TripleQueries(np.array([0, 0, 2, 4]), np.array([0, 3, 2, 0]))
-    answers = known_answers(facts, 2, queries, 5)
+    answers = known_answers([facts], 2, queries, 5)
     assert [answers.row(i).tolist() for i in range(4)] == [[1, 2], [1], [0], []]
