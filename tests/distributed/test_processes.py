@@ -64,12 +64,19 @@ def several(request, tmp_path_factory) -> tuple[Path, list[dict[str, Any]]]:
     return out, run_workers(request.param, out)
 
 
+each_model = pytest.mark.parametrize(
+    ("several", "name"),
+    [(world, name) for world in (2, 3) for name in worker.names(world)],
+    indirect=["several"],
+)
+
+
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Any]:
     return {name: worker.train(name, Processes(CPU)) for name in MODELS}
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each_model
 def test_any_number_of_processes_trains_the_same(name, several, alone):
     """Losses and weights of 200 steps; the ranks among each other to the last bit."""
     out, found = several
@@ -96,7 +103,7 @@ def test_accumulation_in_several_processes_trains_the_same(several):
         torch.testing.assert_close(weights[key], tensor, rtol=1e-5, atol=1e-8)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@each_model
 def test_every_example_is_seen_once_an_epoch(name, several, alone):
     """Batches do not divide by the processes, and the last ones leave some without rows."""
     _, found = several
