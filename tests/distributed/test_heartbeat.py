@@ -17,7 +17,6 @@ import torch.distributed as dist
 
 from hasten.distributed.heartbeat import Heartbeat
 
-
 TIMEOUT = 0.4
 
 
