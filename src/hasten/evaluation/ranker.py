@@ -133,17 +133,6 @@ def _rank(
     return RankCounts(*counts)
 
 
-def mean_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dict[str, float]:
-    """The metrics of the protocol, by name.
-
-    For full rankings of items also those with the opposite treatment of the history, under
-    ``NAME/kept`` or ``NAME/masked``.
-    """
-    return {
-        name: per_query.mean() for name, per_query in query_values(task, ranks, metrics).items()
-    }
-
-
 def query_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dict[str, PerQuery]:
     """The metrics of every query; of recommenders as ``NAME/kept`` or ``NAME/masked`` too.
 
