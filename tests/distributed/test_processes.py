@@ -50,7 +50,7 @@ def run_workers(
             command = [sys.executable, "-m", module, str(out)]
             started.append(forked.Popen(command, env=environment, stderr=file))
     try:
-        codes = [process.wait(timeout=180) for process in started]
+        codes = [process.wait(timeout=600) for process in started]
     finally:
         for process in started:
             process.kill()
