@@ -194,10 +194,10 @@ def test_pieces_of_a_target_add_up_to_steps_of_another_size(single_thread, monke
     # sampled items, forward and twice backward
     products = 6 * (6 * WIDTH**2 + 100 * WIDTH)
     assert products < pieces.flops < 1.3 * products
-    assert 0 < pieces.plan_seconds < 1e-4
-    assert 0 < pieces.order_seconds < 1e-4
-    assert 0 < pieces.union_seconds < 1e-4
-    assert 0 < pieces.shuffle_seconds < 1e-4
+    assert 0 < pieces.plan_seconds < 1e-2
+    assert 0 < pieces.order_seconds < 1e-2
+    assert 0 < pieces.union_seconds < 1e-2
+    assert 0 < pieces.shuffle_seconds < 1e-2
 
 
 def test_bytes_of_users_are_those_of_arrays(tmp_path):

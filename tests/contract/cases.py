@@ -21,9 +21,8 @@ class ModelCase:
 
     settings: dotted configuration keys; without_dropout: what switches off all randomness that
     depends on the layout of a batch; trains: whether it has gradient steps at all; triples: whether
-    it reads a knowledge graph, and ring: its relations; layouts: numbers of micro-batches that must
-    change nothing; planted: what learning the planted structure takes, where that is not thirty
-    epochs; loss: what the records call its loss.
+    it reads a knowledge graph, and ring: its relations; planted: what learning the planted
+    structure takes, where that is not thirty epochs; loss: what the records call its loss.
     """
 
     label: str
@@ -33,7 +32,6 @@ class ModelCase:
     trains: bool = True
     triples: bool = False
     ring: Mapping[str, tuple[int, ...]] = field(default_factory=lambda: _RING)
-    layouts: tuple[int, ...] = (2, 4)
     planted: Mapping[str, Any] = field(default_factory=dict)
     loss: str = "loss"
 

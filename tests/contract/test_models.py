@@ -157,9 +157,9 @@ def test_micro_batches_change_nothing(case, tmp_path):
     off = {k.replace(".", "__"): v for k, v in case.without_dropout.items()}
     off["training__lr"] = 1e-3
     train(case, tmp_path / "1", **off)
-    for parts in case.layouts:
-        train(case, tmp_path / str(parts), training__accumulate=parts, **off)
-        assert_close(tmp_path / "1", tmp_path / str(parts), 1e-5)
+    # of the last batch, of two rows, some are empty
+    train(case, tmp_path / "4", training__accumulate=4, **off)
+    assert_close(tmp_path / "1", tmp_path / "4", 1e-5)
 
 
 @each

@@ -83,6 +83,15 @@ MODELS = {
 }
 
 
+def names(world: int) -> list[str]:
+    """The models that so many processes train: all in two, one case of each in more."""
+    if world == 2:
+        return list(MODELS)
+    first = {case.model: case.label for case in reversed(CASES) if case.trains}
+    others = set(MODELS) - {case.label for case in CASES}
+    return [name for name in MODELS if name in {*first.values(), *others}]
+
+
 def train(
     name: str, processes: Processes, steps: int | None = None, **options: Any
 ) -> tuple[nn.Module, list[dict[str, float]], list[tuple[int, int, int]]]:
@@ -260,7 +269,7 @@ def main(out: Path) -> None:
             "control_flags": control_flags(processes),
             "training": {},
         }
-        for name in MODELS:
+        for name in names(processes.world):
             model, losses, seen = train(name, processes)
             save_file(model.state_dict(), out / f"{name}-{processes.rank}.safetensors")
             found["training"][name] = {"losses": losses, "seen": seen}

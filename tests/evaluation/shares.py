@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from hasten.evaluation.protocols import AnyTask
-from hasten.evaluation.ranker import evaluate, mean_values
+from hasten.evaluation.ranker import evaluate, values_by_query
 from hasten.models.interface import Model
 from hasten.ops.ranking.rank_all import RankCounts
 
@@ -20,4 +20,5 @@ def metrics_of_shares(
         assert ranks is not None
         shares.append(vars(ranks).values())
     merged = RankCounts(*(torch.stack(counts).sum(0) for counts in zip(*shares, strict=True)))
-    return mean_values(task, merged, names)
+    values = values_by_query(task, merged, names)
+    return {name: per_query.mean() for name, per_query in values.items()}

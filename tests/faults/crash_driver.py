@@ -1,8 +1,8 @@
 """Kills writers of checkpoints and looks at what they leave; run as a process of its own.
 
-``python crash_driver.py SCENARIO FOLDER [count]`` prints one JSON object. Writers are forked, so
-that torch is imported once. A writer dies by ``os._exit`` right before its k-th call to one of the
-system calls below, for every k, or by SIGKILL at a random moment.
+``python -m tests.faults.crash_driver SCENARIO FOLDER [count]`` prints one JSON object. Writers are
+forked, so that torch is imported once. A writer dies by ``os._exit`` right before its k-th call to
+one of the system calls below, for every k, or by SIGKILL at a random moment.
 """
 
 from __future__ import annotations

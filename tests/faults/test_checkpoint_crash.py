@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-DRIVER = Path(__file__).parent / "crash_driver.py"
+from tests import forked
 
 
 def drive(scenario: str, folder: Path, *counts: int) -> dict[str, Any]:
-    done = subprocess.run(
-        [sys.executable, str(DRIVER), scenario, str(folder / "place"), *map(str, counts)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
+    command = [sys.executable, "-m", "tests.faults.crash_driver", scenario, str(folder / "place")]
+    output, messages = folder / "output", folder / "messages"
+    with output.open("w") as stdout, messages.open("w") as stderr:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        process = forked.Popen(
+            [*command, *map(str, counts)], env=environment, stdout=stdout, stderr=stderr
+        )
+    try:
+        assert process.wait(timeout=600) == 0, messages.read_text()
+    finally:
+        process.kill()
+    found: dict[str, Any] = json.loads(output.read_text())
     return found
 
 

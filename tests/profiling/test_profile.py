@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -51,9 +51,23 @@ def test_every_model_is_measured(case):
     assert 1 <= len(found["advice"]) <= 2
 
 
-def slowed(function, seconds=0.03):
+@pytest.fixture
+def clock(monkeypatch):
+    """Only what is slow takes time; a reading of the clock takes 10 µs."""
+    clock = SimpleNamespace(now=0.0)
+
+    def perf_counter():
+        clock.now += 1e-5
+        return clock.now
+
+    for module in ("hasten.profiling.timed_step", "hasten.evaluation.ranker"):
+        monkeypatch.setattr(f"{module}.time", SimpleNamespace(perf_counter=perf_counter))
+    return clock
+
+
+def slowed(function, seconds, clock):
     def slow(*arguments, **names):
-        time.sleep(seconds)
+        clock.now += seconds
         return function(*arguments, **names)
 
     return slow
@@ -68,9 +82,9 @@ def slowed(function, seconds=0.03):
         ("evaluation", SASRec, "scorer"),
     ],
 )
-def test_what_is_slow_is_the_bottleneck(part, kind, name, monkeypatch):
+def test_what_is_slow_is_the_bottleneck(part, kind, name, clock, monkeypatch):
     seconds = 0.3 if part == "evaluation" else 0.03
-    monkeypatch.setattr(kind, name, slowed(getattr(kind, name), seconds))
+    monkeypatch.setattr(kind, name, slowed(getattr(kind, name), seconds, clock))
     # an evaluation after every epoch: otherwise it is shared among the steps of many
     found = profile_step(configured(evaluation__every=1), sequences())
     assert found["bottleneck"] == part
@@ -81,7 +95,7 @@ def test_what_is_slow_is_the_bottleneck(part, kind, name, monkeypatch):
         assert sum(others) < 30
 
 
-def test_a_slow_backward_is_told_from_the_forward(monkeypatch):
+def test_a_slow_backward_is_told_from_the_forward(clock, monkeypatch):
     class Slow(torch.autograd.Function):
         @staticmethod
         def forward(context, value):
@@ -89,7 +103,7 @@ def test_a_slow_backward_is_told_from_the_forward(monkeypatch):
 
         @staticmethod
         def backward(context, gradient):
-            time.sleep(0.03)
+            clock.now += 0.03
             return gradient
 
     real = SASRec.next_item_loss

@@ -97,9 +97,11 @@ def scalars(folder: RunFolder, tag: str) -> list[tuple[int, float]]:
     return [(event.step, round(event.value, 6)) for event in events.Scalars(tag)]
 
 
-def test_tensorboard_shows_numbers_once_after_a_resume(folder):
+def test_tensorboard_shows_numbers_once_after_a_resume(folder, monkeypatch):
     work(folder, range(1, 9), None, board=True)
-    time.sleep(1)  # TensorBoard orders its files by name, which begins with the second
+    # TensorBoard orders its files by name, which begins with the second
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 1)
     work(folder, range(7, 13), 6, board=True)
     assert scalars(folder, "train/loss") == [(n, round(1 / n, 6)) for n in range(1, 13)]
     assert scalars(folder, "valid/ndcg@10") == [(n, n / 100) for n in (3, 6, 9, 12)]

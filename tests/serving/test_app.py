@@ -6,7 +6,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
 import urllib.request
 
 import numpy as np
@@ -257,17 +256,24 @@ def test_a_failed_batch_and_a_full_queue():
 def test_a_server_answers_what_it_has_before_it_stops(runs):
     engine = Engine(runs("sasrec-ce"))
     plain = engine.answer
-    started = threading.Event()
+    started, told_to_stop = threading.Event(), threading.Event()
 
     def slow(questions):
         started.set()
-        time.sleep(0.3)
+        assert told_to_stop.wait(60)
         return plain(questions)
 
     engine.answer = slow
     listening = _listen("127.0.0.1", 0)
     config = uvicorn.Config(create_app(engine), log_level="warning")
     server = uvicorn.Server(config)
+    shut_down = server.shutdown
+
+    async def shutdown(sockets):
+        told_to_stop.set()
+        await shut_down(sockets)
+
+    server.shutdown = shutdown
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
     thread.start()
     answers = []
@@ -276,15 +282,15 @@ def test_a_server_answers_what_it_has_before_it_stops(runs):
         where = f"http://127.0.0.1:{listening.getsockname()[1]}/recommend"
         header = {"content-type": "application/json"}
         request = urllib.request.Request(where, json.dumps({"user": 1}).encode(), header)
-        with urllib.request.urlopen(request, timeout=10) as got:
+        with urllib.request.urlopen(request, timeout=60) as got:
             answers.append(json.load(got))
 
     client = threading.Thread(target=post)
     client.start()
-    assert started.wait(10)
+    assert started.wait(60)
     server.should_exit = True
-    client.join(10)
-    thread.join(10)
+    client.join(60)
+    thread.join(60)
     assert not thread.is_alive()
     assert len(answers[0]["items"]) == 10
 

@@ -140,17 +140,6 @@ def _rank(
     return RankCounts(*counts)
 
 
-def mean_values(task: AnyTask, ranks: RankCounts, metrics: Sequence[str]) -> dict[str, float]:
-    """The metrics of the protocol, by name.
-
-    For full rankings of items also those with the opposite treatment of the history, under
-    ``NAME/kept`` or ``NAME/masked``.
-    """
-    return {
-        name: per_query.mean() for name, per_query in values_by_query(task, ranks, metrics).items()
-    }
-
-
 def values_by_query(
     task: AnyTask, ranks: RankCounts, metrics: Sequence[str]
 ) -> dict[str, PerQuery]:

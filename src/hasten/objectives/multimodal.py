@@ -139,13 +139,3 @@ def bpr_loss(user: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
     [B, D] each, float32 or float64.
     """
     return F.softplus((user * (negative - positive)).sum(1))
-
-
-def bpr_of_scores(positive: Tensor, negative: Tensor) -> Tensor:
-    """[B] the same from scores in any precision: ``softplus(negative - positive)`` in float32.
-
-    Published implementations compute ``-log(sigmoid(scores @ [[1], [-1]]))``. It is equal in exact
-    arithmetic, but if the sigmoid underflows to 0 the loss is inf and the gradient NaN.
-    """
-    kind = torch.float64 if positive.dtype == torch.float64 else torch.float32
-    return F.softplus(negative.to(kind) - positive.to(kind))

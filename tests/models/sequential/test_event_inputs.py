@@ -152,7 +152,7 @@ def planted(tmp_path_factory) -> Path:
 def train(path, name, model="sasrec", columns="channel,price", **settings):
     features = {"data.event_features": columns} if columns else {}
     return hasten.train(
-        model, path, settings={**SMALL, **features, **settings}, out=path.parent / name, epochs=20,
+        model, path, settings={**SMALL, **features, **settings}, out=path.parent / name, epochs=14,
         lr=1e-2, batch_size=16, metrics="recall", topk=EACH, quiet=True,
     )  # fmt: skip
 
