@@ -108,8 +108,11 @@ def test_blocks_of_one_size_are_the_product(which, rows, monkeypatch):
     torch.testing.assert_close(product_by_blocks(a, b), expected, rtol=1e-5, atol=1e-4)
     expected = (a.double().T @ x.double()).float()
     torch.testing.assert_close(outer_by_blocks(a, x), expected, rtol=1e-5, atol=1e-4)
+    out = torch.full_like(expected, torch.nan)
+    assert outer_by_blocks(a, x, out=out) is out
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-4)
     whole = rows // 512 * which
-    assert [shape for shape, *_ in calls] == [(512, 96)] * whole + [(96, 512)] * whole
+    assert [shape for shape, *_ in calls] == [(512, 96)] * whole + [(96, 512)] * 2 * whole
 
 
 def test_a_block_has_enough_multiplications():

@@ -69,7 +69,7 @@ class _GroupedLinear(torch.autograd.Function):
         parts = list(zip(torch.split(x, sizes), torch.split(grad, sizes), strict=True))
         of_weight, of_bias = torch.empty_like(weight), weight.new_empty(len(weight), grad.shape[1])
         for group, (part, upper) in enumerate(parts):
-            of_weight[group] = outer_by_blocks(padded_rows(part), padded_rows(upper))
+            outer_by_blocks(padded_rows(part), padded_rows(upper), out=of_weight[group])
             torch.sum(upper, 0, out=of_bias[group])
         return of_x, of_weight, of_bias, None
 

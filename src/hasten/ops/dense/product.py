@@ -73,12 +73,12 @@ def product_by_blocks(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor
     return out
 
 
-def outer_by_blocks(a: Tensor, b: Tensor) -> Tensor:
+def outer_by_blocks(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
     """``aᵀ @ b`` [K, N] of [M, K] and [M, N], for M that varies, as :func:`product_by_blocks`."""
     step = block_rows(a.shape[1], b.shape[1])
     if not uses_onednn(a[:step].T, b[:step]):
-        return a.T @ b
-    total = a.new_zeros(a.shape[1], b.shape[1])
+        return torch.mm(a.T, b, out=out)
+    total = a.new_zeros(a.shape[1], b.shape[1]) if out is None else out.zero_()
     for rows in _blocks(len(a), step):
         left, right = a[rows].T, b[rows]
         total += product(left, right) if rows.stop - rows.start == step else left @ right
