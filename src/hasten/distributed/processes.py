@@ -24,12 +24,7 @@ from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from hasten.config import DistributedOptions
 from hasten.distributed.device import resolve_device
-from hasten.distributed.error_relay import (
-    describe_error,
-    exit_code_of,
-    exit_now,
-    relayed_error,
-)
+from hasten.distributed import error_relay
 from hasten.distributed.heartbeat import Heartbeat
 from hasten.distributed.launch import Launch, launched
 from hasten.distributed.rendezvous import rendezvous, resolve_backend
@@ -184,13 +179,13 @@ class Processes:
             try:
                 answer = {"value": make()}
             except HastenError as error:
-                problem, answer = error, describe_error(error)
+                problem, answer = error, error_relay.describe_error(error)
         answer = self.gather(answer, what)[0]
         if problem is not None:
             problem.agreed = True
             raise problem
         if "error" in answer:
-            raise relayed_error(answer, "")
+            raise error_relay.relayed_error(answer, "")
         return answer["value"]
 
     def run_on_all_ranks(self, what: str, function: Callable[[], T]) -> T:
@@ -204,14 +199,16 @@ class Processes:
             result = function()
         except HastenError as error:
             problem = error
-        outcomes = self.gather(None if problem is None else describe_error(problem), what)
+        outcomes = self.gather(
+            None if problem is None else error_relay.describe_error(problem), what
+        )
         failed = [(rank, outcome) for rank, outcome in enumerate(outcomes) if outcome is not None]
         if failed:
             if problem is not None and len(failed) == self.world:
                 problem.agreed = True
                 raise problem
             rank, outcome = failed[0]
-            raise relayed_error(outcome, f"rank {rank}: ") from problem
+            raise error_relay.relayed_error(outcome, f"rank {rank}: ") from problem
         return result  # type: ignore[return-value]
 
     def save_job_state(self, name: str, value: str) -> None:
@@ -247,7 +244,7 @@ class Processes:
         finally:
             if not left:
                 self._heartbeat.stop(wait=False)
-                atexit.register(exit_now, exit_code_of(error))
+                atexit.register(exit_now, error_relay.exit_code_of(error))
         self._store = None
 
     def _leave(self, heartbeat: Heartbeat) -> None:

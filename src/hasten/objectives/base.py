@@ -60,12 +60,11 @@ class Batch:
     """A global batch: the examples of all processes in one optimizer step.
 
     ids: int64 [B] examples. Micro-batches are strided slices, so ids are ordered to balance them.
-    seed, epoch, index: identify the batch, and key its random numbers.
-    denominators: of the loss terms, over the global batch.
-    group: the number of consecutive examples that share BatchNorm statistics; micro-batches do not
-    divide groups.
+    seed, epoch, index: identify the batch, and key its random numbers. denominators: of the loss
+    terms, over the global batch.
+    group: consecutive examples that share BatchNorm statistics; micro-batches do not divide groups.
     inputs: device tensors of the next call of encode or terms (:meth:`Phase.on_device`), or None.
-    packed: the buffer that all tensors of ``inputs`` are views of, or None.
+    packed: the buffer that they are views of, or None.
     parts: (number, ids) of this process's micro-batches, of ``part_count`` on all processes; None:
     the batch is not divided over processes.
     """
@@ -98,16 +97,13 @@ class Batch:
         return groups - (groups > 1 and self.group > 1 and len(self.ids) % self.group == 1)
 
     def micro_batch(self, number: int, count: int) -> Tensor:
-        """The ids of micro-batch ``number`` of ``count``; may be empty.
-
-        Groups are assigned round-robin. A last group of one example, which has no variance, joins
-        the group before it.
-        """
+        """The ids of micro-batch ``number`` of ``count``, whole groups; may be empty."""
         if count == 1:
             return self.ids
         if self.group == 1:
             return self.ids[number::count]
         groups = list(torch.split(self.ids, self.group))
+        # one example alone has no variance
         if len(groups) > 1 and len(groups[-1]) == 1:
             groups[-2:] = [torch.cat(groups[-2:])]
         return torch.cat([self.ids[:0], *groups[number::count]])
@@ -169,10 +165,7 @@ class Phase(ABC):
         return
 
     def end_epoch(self, seed: int, epoch: int) -> None:
-        """Called once per epoch, after the last step of the phase.
-
-        Called again if a run resumes after that step: the result must depend on the weights only.
-        """
+        """Called after the phase's last step of an epoch, and again if a run resumes there."""
         return
 
     def encode_inputs(self, batch: Batch) -> Any:
@@ -242,10 +235,7 @@ class Phase(ABC):
         return ()
 
     def buffers_to_sum(self) -> Sequence[Tensor]:
-        """Buffers that micro-batches accumulate, such as moments of BatchNorm; reset by ``encode``.
-
-        Summed in place over processes after the backward passes.
-        """
+        """What micro-batches accumulate and ``encode`` resets; summed over processes, in place."""
         return ()
 
     def end_step(self, finite: Tensor) -> None:
