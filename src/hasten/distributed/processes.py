@@ -23,8 +23,8 @@ from torch import Tensor
 from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
 from hasten.config import DistributedOptions
-from hasten.distributed.device import resolve_device
 from hasten.distributed import error_relay
+from hasten.distributed.device import resolve_device
 from hasten.distributed.heartbeat import Heartbeat
 from hasten.distributed.launch import Launch, launched
 from hasten.distributed.rendezvous import rendezvous, resolve_backend
@@ -66,7 +66,7 @@ class Processes:
         try:
             processes._meet(launch, options)
         except HastenError as error:
-            atexit.register(exit_now, error.exit_code)
+            atexit.register(error_relay.exit_now, error.exit_code)
             if launch.rank == 0:
                 raise
             # rank 0 may never hear of it, so each rank reports its own error
@@ -244,7 +244,7 @@ class Processes:
         finally:
             if not left:
                 self._heartbeat.stop(wait=False)
-                atexit.register(exit_now, error_relay.exit_code_of(error))
+                atexit.register(error_relay.exit_now, error_relay.exit_code_of(error))
         self._store = None
 
     def _leave(self, heartbeat: Heartbeat) -> None:
