@@ -75,7 +75,7 @@ def step_ms(
     found, summed = [], []
 
     def count(*_: Any) -> None:
-        gradients = [each.grad for each in step.optimizer.summed if each.grad is not None]
+        gradients = [each.grad for each in step.optimizer.to_sum if each.grad is not None]
         summed.append(sum(each.nbytes for each in gradients))
 
     step.optimizer.register_step_pre_hook(count)

@@ -137,7 +137,7 @@ class SampledSoftmaxPhase(NextItemPhase):
     def sample(self, batch: Batch) -> tuple[Tensor, Sample]:
         """int64 [R] the distinct items that a step reads, ascending, and its sampled items."""
         ids = batch.ids.numpy()
-        count = int(batch.denominators["targets"])
+        count = int(self.target_counts[ids].sum())
         sample = self.shared.sample(*batch.key, count, lambda numbers: self.targets(ids, numbers))
         items = [self.last_items(own.numpy(), more=1) for own in batch.own_ids if len(own)]
         if self.union is not None and batch.parts is not None:  # all have the same sample

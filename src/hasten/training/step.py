@@ -108,7 +108,7 @@ class OptimizerStep:
             return {}
         if self.all_reduce is not None:
             flags = [*control_flags, float(self.out_of_memory is not None)]
-            tensors, buffers = self.optimizer.summed, self.phase.buffers_to_sum()
+            tensors, buffers = self.optimizer.to_sum, self.phase.buffers_to_sum()
             rows = touched_rows(self.phase.table, tensors, batch, self.all_reduce.union)
             losses, summed_flags = self.all_reduce(tensors, losses, flags, buffers, rows)
             self.optimizer.add_rows()  # adds gradients of rows to those of tables

@@ -57,12 +57,12 @@ class PhaseAdam(torch.optim.Adam):
         return parameters
 
     @property
-    def summed(self) -> list[Tensor]:
+    def to_sum(self) -> list[Tensor]:
         """The tensors whose gradients are sums over processes."""
         return self.parameters
 
     def add_rows(self) -> None:
-        """Add what :attr:`summed` has of gradients of others of :attr:`parameters`."""
+        """Add what :attr:`to_sum` has of gradients of others of :attr:`parameters`."""
 
     def gradient_norm(self, kind: float = 2.0) -> Tensor:
         """A norm of all gradients together, of the rows of all processes."""

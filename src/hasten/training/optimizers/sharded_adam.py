@@ -57,7 +57,7 @@ class ShardedAdam(PhaseAdam):
         return self._leaf
 
     @property
-    def summed(self) -> list[Tensor]:
+    def to_sum(self) -> list[Tensor]:
         return self._rest if self._leaf is None else [self._leaf, *self._rest]
 
     def add_rows(self) -> None:
