@@ -318,7 +318,7 @@ def check_whole(graph: KnowledgeGraph) -> None:
         labels = vocabulary.labels.to_pylist()
         assert len(set(labels)) == len(labels)
         if vocabulary.numeric:
-            assert all(0 <= label <= 2**31 - 1 for label in labels)
+            assert all(-(2**63) <= label < 2**63 for label in labels)
         else:
             assert all(text and text == text.strip() and text.isprintable() for text in labels)
 

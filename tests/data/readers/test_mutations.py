@@ -101,7 +101,7 @@ def check_whole(dataset: Dataset) -> None:
         labels = vocabulary.labels.to_pylist()
         assert labels == sorted(set(labels))
         if vocabulary.numeric:
-            assert all(0 <= label <= 2**31 - 1 for label in labels)
+            assert all(-(2**63) <= label < 2**63 for label in labels)
         else:
             assert all(text and text == text.strip() and text.isprintable() for text in labels)
     assert events.rating is None or np.isfinite(events.rating).all()
