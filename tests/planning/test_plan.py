@@ -53,7 +53,8 @@ def test_every_model_is_planned_by_its_own_steps(model, tmp_path):
     assert memory["parameters"] > 0
     # two moments of every parameter; of those that two phases share, twice
     assert 2 * memory["parameters"] <= memory["optimizer moments"] < 4.5 * memory["parameters"]
-    assert 0 < memory["gradients"] <= memory["parameters"]
+    # a gradient can be a slice of one of several tables, which it keeps in memory
+    assert 0 < memory["gradients"] < 2 * memory["parameters"]
     assert memory["activations"] > 0
     assert found["steps"]["measured"] >= 3
     assert seconds["epoch"] > 0
