@@ -27,12 +27,14 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=10_000_000)
     parser.add_argument("--model", default="sasrec")
     parser.add_argument("--provisional", action="store_true", help="the machine is not quiet")
+    parser.add_argument("--skip-test", action="store_true", help="no evaluation at the end")
     options = parser.parse_args()
     before = load()
     with tempfile.TemporaryDirectory() as scratch:
         file, out = Path(scratch) / "events.parquet", Path(scratch) / "run"
         write_events(file, options.events, items=options.events // 50)
         command = ["train", options.model, str(file), "--epochs", "1", "--quiet"]
+        command += ["--set", "evaluation.test=false"] if options.skip_test else []
         started = time.time()
         done = run([*command, "--out", str(out)], None)
         whole = time.time() - started
@@ -45,7 +47,11 @@ def main() -> int:
     result = {
         "name": f"first-epoch-{options.model}-{options.events}",
         **circumstances(before, options.provisional),
-        "settings": {"model": options.model, "events": options.events},
+        "settings": {
+            "model": options.model,
+            "events": options.events,
+            "skip_test": options.skip_test,
+        },
         "seconds": {"epoch": epoch, "to_checkpoint": checkpoint - started, "command": whole},
         "cpu_seconds": done.seconds,
         "peak_bytes": done.resident,
@@ -57,7 +63,7 @@ def main() -> int:
         "| --- | --- |",
         f"| training of the epoch | {epoch:.0f} |",
         f"| until the checkpoint, with reading and validation | {checkpoint - started:.0f} |",
-        f"| whole command, with the evaluation of all users | {whole:.0f} |",
+        f"| whole command{'' if options.skip_test else ', with the test of all users'} | {whole:.0f} |",
         "",
         f"{done.seconds:.0f} CPU seconds, peak {done.resident / 1e9:.2f} GB resident.",
     ]
