@@ -58,12 +58,13 @@ def main() -> int:
         "records": records,
         "repeat": "python -m bench.first_epoch " + " ".join(sys.argv[1:]),
     }
+    rest = "" if options.skip_test else ", with the evaluation of all users"
     body = [
         "| what | seconds |",
         "| --- | --- |",
         f"| training of the epoch | {epoch:.0f} |",
         f"| until the checkpoint, with reading and validation | {checkpoint - started:.0f} |",
-        f"| whole command{'' if options.skip_test else ', with the test of all users'} | {whole:.0f} |",
+        f"| whole command{rest} | {whole:.0f} |",
         "",
         f"{done.seconds:.0f} CPU seconds, peak {done.resident / 1e9:.2f} GB resident.",
     ]
