@@ -193,13 +193,13 @@ class TrainingRun:
         """Evaluate the model as it is now; a signal, or ``stop``, ends the evaluation early."""
         setup = self.setup
         return self.trainer.recovery.evaluate(
-            lambda chunks: evaluate_task(
+            lambda memory_retry: evaluate_task(
                 setup.model,
                 task,
                 setup.resolved.config,
                 setup.processes,
                 lambda: self.signals.received is not None or stop(),
-                chunks,
+                memory_retry,
                 self.trainer.tables.shard,
             )
         )

@@ -35,7 +35,7 @@ def options_in_effect(trainer: Trainer, eval_every: int) -> dict[str, Any]:
         "batch_size": options.batch_size,
         "batch_size_per_device": options.batch_size / processes.world,
         "lr": options.lr,
-        "accumulate": trainer.steppers[0].micro_batches if trained else None,
+        "accumulate": trainer.steppers[0].micro_batch_count if trained else None,
         "recompute": recompute and supports.recompute,
         "retreats": retreats or None,
         "cleanup_every": trainer.cleanup_every if can_release(processes.device) else None,
