@@ -200,13 +200,14 @@ class TrainingRun:
                 setup.processes,
                 lambda: self.signals.received is not None or stop(),
                 memory_retry,
-                self.trainer.tables.shard,
+                self.trainer.sharded_tables.shard,
             )
         )
 
     def load_best(self) -> Checkpoint:
         """Read the best checkpoint and load its weights into the model."""
-        setup, shards, groups = self.setup, self.trainer.tables.tensors, {"weights", "phases"}
+        setup, groups = self.setup, {"weights", "phases"}
+        shards = self.trainer.sharded_tables.tensors
         read = partial(read_checkpoint, setup.folder.best, groups, shards)
         best = shared_checkpoint(setup.processes, read, shards)
         assert best is not None

@@ -45,6 +45,11 @@ class Evaluation:
     diagnostics: EmbeddingDiagnostics | None = None
     margins: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it ended before all targets were ranked, so that there are no metrics."""
+        return not self.values
+
     def text(self) -> str:
         """The metrics for a log line, without those of the opposite treatment of the history."""
         shown = {name: f"{value:.4f}" for name, value in self.values.items() if "/" not in name}

@@ -43,7 +43,7 @@ def options_in_effect(trainer: Trainer, eval_every: int) -> dict[str, Any]:
         "capture": trainer.capture_report(),
         "triton": operations_in_triton() or None,
         "optimizer": f"{options.optimizer} (fused)",
-        "sharded_tables": trainer.tables.names or None,
+        "sharded_tables": trainer.sharded_tables.names or None,
         "updates_rows": any(isinstance(s.optimizer, RowAdam) for s in trainer.steppers),
         "eval_every": eval_every,
         "average": options.average,

@@ -89,10 +89,10 @@ class OutOfMemoryRecovery:
         release_memory(self.processes.device)
         self.budget.begin()
 
-    def recover(self, stepper: OptimizerStep, batch: Batch, check: bool) -> bool:
+    def recover(self, stepper: OptimizerStep, batch: Batch, ask_others: bool) -> bool:
         """If memory ran out: set the position back and reduce the settings. Returns whether it did.
 
-        check: also check the other processes, which synchronizes with the device. All processes
+        ask_others: check for failures on other processes too, which synchronizes. All processes
         have skipped the failed step and the steps since then; these are repeated too. Raises
         OutOfMemoryError if no settings need less memory.
         """
@@ -100,7 +100,7 @@ class OutOfMemoryRecovery:
             failed = stepper.out_of_memory is not None
         else:
             assert stepper.summed_failures is not None
-            failed = check and float(stepper.summed_failures) > 0
+            failed = ask_others and float(stepper.summed_failures) > 0
         if not failed:
             return False
         by_rank = self.processes.gather(stepper.out_of_memory, "memory that ran out")
