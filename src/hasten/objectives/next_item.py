@@ -1,8 +1,9 @@
-"""Training phase of sequential models: predict the next item at every position.
+"""Next-item phase of sequential models with the losses ``ce``, ``bce`` and ``gbce``.
 
-A global batch takes the next ``batch_size`` users of the epoch's permutation and sorts them, the
-longest first. Each of n micro-batches takes every n-th user, so micro-batches have similar lengths
-and buckets contain little padding.
+The model predicts the next item at every position of a sequence. A global batch takes the next
+``batch_size`` users of the epoch's permutation and sorts them, the longest first. Each of n
+micro-batches takes every n-th user, so micro-batches have similar lengths and buckets contain
+little padding.
 
 Fixed shapes (:meth:`NextItemPhase.fix_shapes`, :mod:`.fixed_shapes`): a CUDA graph can be replayed
 only for batches of the shapes that it was recorded with. For CUDA graphs, batches are therefore

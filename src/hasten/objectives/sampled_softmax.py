@@ -1,4 +1,4 @@
-"""Training phase of sequential models: next item, by sampled softmax.
+"""Next-item phase of sequential models with the loss ``sampled-softmax``.
 
 A step reads few rows of the item table: those of its tokens, targets and sampled items. They are
 gathered once for the batch, so that time and memory do not grow with the catalog, apart from
