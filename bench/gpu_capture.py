@@ -95,7 +95,7 @@ def taken(
             begin = time.perf_counter()
         for step in steps:
             if not captured:
-                step.capture = None  # the same padding
+                step.replay = None  # the same padding
             epoch, index = divmod(number, max(1, step.phase.steps() - 1))
             step(step.plan(0, epoch, index), 1e-3)
     torch.cuda.synchronize(device)

@@ -52,6 +52,8 @@ How to read the tables:
 - *Timed* is the part of an epoch that was run, for each side in the order of the columns, hasten
   last. The rest of its time is extrapolated.
 - A row with fewer than seven blocks is *provisional*. It is not in the README.
+- The seconds of a row are medians of its own session, and sessions differ: only ratios within a
+  row can be compared.
 - A row is *stale* if the code that it measured has changed since. Comments, docstrings and code
   that runs only before the first step (the command line, readers, recipes) do not count.
 - Results are never replaced. Where a comparison was measured more than once, the row shows the

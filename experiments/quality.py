@@ -55,9 +55,11 @@ How to read the table:
 - The column *defaults* is the model trained without any option.
 - *History masked*: items that the user already has are left out of the ranking. *History kept*:
   they are ranked too. The default of a run [depends on the data](evaluation.md).
-- A recipe named `best` is the best of its data set's recipes on validation. hasten computes the
-  defaults from the size of the data, by rules that are newer than most recipes, so in some rows the
-  defaults are better.
+- Among the recipes of one data set, the one with the best validation metric when it was chosen is
+  named `best`. Recipes that were measured later, and recipes that were selected by the other
+  treatment of the history, can be better in a row. hasten computes the defaults from the size of
+  the data, by rules that are newer than most recipes, so in some rows the defaults are better.
+- `degree` learns nothing at random: its seed selects only the training, validation and test links.
 - Link AUROC measures how well scores separate held-out links from sampled pairs that are not links
   (`hasten check-embeddings`).
 - The training time is that of one run with the recipe, averaged over the seeds.

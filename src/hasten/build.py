@@ -219,26 +219,27 @@ def evaluate_task(
     config: RunConfig,
     processes: Processes,
     stop: Callable[[], bool] | None = None,
-    chunks: QueryChunks | None = None,
+    memory_retry: QueryChunks | None = None,
     shard: RowShard | None = None,
 ) -> Evaluation:
     """Evaluate the model; each process ranks its share of the queries.
 
-    chunks: as in :func:`hasten.evaluation.ranker.evaluate`, the same on all processes afterwards.
-    shard: the candidates that this process holds; it then ranks them for all queries.
+    memory_retry: as of :func:`hasten.evaluation.ranker.evaluate`; afterwards all processes have the
+    same. shard: the candidates that this process holds; it then ranks them for all queries.
     """
     metrics, merge = config.evaluation.metrics, partial(merged_ranks, processes)
     if shard is None:
-        share: dict[str, Any] = {"rank": processes.rank, "world_size": processes.world}
-        share |= {"stop": stop, "chunks": chunks}
+        share: dict[str, Any] = {"process_rank": processes.rank, "world_size": processes.world}
+        share |= {"stop": stop, "memory_retry": memory_retry}
     else:
         share = {"candidate_part": CandidatePart(shard.first, shard.stop, partial(_sum, processes))}
         share["stop"] = None if stop is None else partial(_any, processes, stop)
     evaluation = evaluate(model, task, metrics, device=processes.device, merge=merge, **share)
     # results of different machines can differ in the last bits: rank 0 decides
-    gathered = processes.gather([evaluation.values, None if chunks is None else chunks.rows])
-    if chunks is not None:
-        chunks.rows = min(rows for _, rows in gathered)
+    retry_rows = None if memory_retry is None else memory_retry.rows
+    gathered = processes.gather([evaluation.values, retry_rows])
+    if memory_retry is not None:
+        memory_retry.rows = min(rows for _, rows in gathered)
     return replace(evaluation, values=gathered[0][0])
 
 

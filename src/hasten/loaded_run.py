@@ -102,24 +102,24 @@ def evaluate(
                 "knowledge graph"
             )
         parts, groups, figures = {}, [], {}
-        chunks = QueryChunks(partial(release_memory, processes.device))
+        memory_retry = QueryChunks(partial(release_memory, processes.device))
         default_parts = ("valid", "test") if config.evaluation.test else ("valid",)
         for name in default_parts if part is None else (part,):
             which = PART_NAMES.index(name)
             task = ranking_task(loaded.dataset, which, config.evaluation, config.seed)
             if len(task.queries):
                 parts[name] = evaluation = evaluate_task(
-                    loaded.model, task, config, processes, chunks=chunks
+                    loaded.model, task, config, processes, memory_retry=memory_retry
                 )
-                if by is not None and evaluation.ranks is not None:
+                if by is not None and evaluation.rank_counts is not None:
                     metrics, data = config.evaluation.metrics, loaded.dataset
                     groups.append(
-                        grouped_metrics(task, evaluation.ranks, metrics, data, cast(By, by))
+                        grouped_metrics(task, evaluation.rank_counts, metrics, data, cast(By, by))
                     )
                 if beyond is not None:
                     figures[name] = list_figures(loaded.model, task, loaded.dataset, beyond)
-        if chunks.rows < MOST_ROWS and processes.is_rank0:
-            write_stderr(f"memory ran out: ranked {chunks.rows} queries at a time")
+        if memory_retry.rows < MOST_ROWS and processes.is_rank0:
+            write_stderr(f"memory ran out: ranked {memory_retry.rows} queries at a time")
     if not parts:
         missing = f"no {part} events" if part else f"no {' or '.join(default_parts)} events"
         raise RunFolderError(f"{run}: its data have {missing} to rank")

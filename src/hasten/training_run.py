@@ -193,20 +193,21 @@ class TrainingRun:
         """Evaluate the model as it is now; a signal, or ``stop``, ends the evaluation early."""
         setup = self.setup
         return self.trainer.recovery.evaluate(
-            lambda chunks: evaluate_task(
+            lambda memory_retry: evaluate_task(
                 setup.model,
                 task,
                 setup.resolved.config,
                 setup.processes,
                 lambda: self.signals.received is not None or stop(),
-                chunks,
-                self.trainer.tables.shard,
+                memory_retry,
+                self.trainer.sharded_tables.shard,
             )
         )
 
     def load_best(self) -> Checkpoint:
         """Read the best checkpoint and load its weights into the model."""
-        setup, shards, groups = self.setup, self.trainer.tables.tensors, {"weights", "phases"}
+        setup, groups = self.setup, {"weights", "phases"}
+        shards = self.trainer.sharded_tables.tensors
         read = partial(read_checkpoint, setup.folder.best, groups, shards)
         best = shared_checkpoint(setup.processes, read, shards)
         assert best is not None

@@ -211,7 +211,7 @@ def test_bytes_of_users_are_those_of_arrays(tmp_path):
     data = open_store(tmp_path / "store", InteractionOptions(path=str(tmp_path / "store")))
     model = nn.Linear(1, 1)
     phase = NextItemPhase(
-        model, data.histories(TRAIN), items=90, batch_size=50, max_length=5, negatives=0
+        model, data.histories(TRAIN), item_count=90, batch_size=50, max_length=5, negative_count=0
     )
     bounds = {id(bound): bound for bound in data.bounds}.values()
     arrays = [*bounds, phase.users, phase.target_counts]

@@ -119,10 +119,10 @@ def test_plain_sasrec_is_ours_where_nothing_is_dropped(loss, short):
     phase = NextItemPhase(
         ours,
         Histories(short.offsets, short.items - 1, None),
-        items=9,
+        item_count=9,
         batch_size=2,
         max_length=5,
-        negatives=loss == "bce",
+        negative_count=loss == "bce",
     )
     batch = phase.build_micro_batch(phase.plan(0, 0, 0), np.array([0, 1]))
     if loss == "bce":
@@ -144,7 +144,7 @@ def test_plain_tisasrec_is_ours_where_nothing_is_dropped(short):
         for table, theirs in zip(mine, (*plain.positions, *plain.intervals), strict=True):
             table.weight.copy_(theirs.weight)
     own = personal_times(Histories(short.offsets, short.items - 1, short.times), 5, unseen=1)
-    phase = NextItemPhase(ours, own, items=9, batch_size=2, max_length=5, negatives=1)
+    phase = NextItemPhase(ours, own, item_count=9, batch_size=2, max_length=5, negative_count=1)
     planned = phase.plan(0, 0, 0)
     batch = phase.build_micro_batch(planned, planned.ids.numpy())
     batch = replace(batch, negatives=torch.full_like(batch.targets, 5)[:, None])

@@ -112,7 +112,7 @@ def alike_to_second(stepper: OptimizerStep) -> tuple[int, int]:
         return layout(sent.tree), phase.host_values(batch)
 
     third, second = (0, 2 % phase.steps()), (0, 1 % phase.steps())
-    if phase.varying is not None:
+    if phase.no_capture_reason is not None:
         return third
     wanted, epochs = layout_of(*second), range(8)
     later = ((each, index) for each in epochs for index in range(phase.steps() - 1))

@@ -34,7 +34,7 @@ CPU = torch.device("cpu")
 class Drawn(FewRows):
     """:class:`FewRows` whose steps have the same shapes: it gathers further rows."""
 
-    varying = None
+    no_capture_reason = None
 
     def __init__(self, model: nn.Module, by_rows: bool) -> None:
         super().__init__(model)

@@ -148,7 +148,7 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
     return {
         "losses": losses,
         "metrics": found.values,
-        "ranks": [counts.tolist() for counts in vars(found.ranks).values()],
+        "ranks": [counts.tolist() for counts in vars(found.rank_counts).values()],
         "sent": sent,
         "read": read,
         "queries": queries,

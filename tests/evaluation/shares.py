@@ -16,9 +16,11 @@ def metrics_of_shares(
     """Rank every share on its own, add the counts and compute the metrics."""
     shares = []
     for part in range(parts):
-        ranks = evaluate(model, task, (), device=device, rank=part, world_size=parts).ranks
-        assert ranks is not None
-        shares.append(vars(ranks).values())
-    merged = RankCounts(*(torch.stack(counts).sum(0) for counts in zip(*shares, strict=True)))
+        counts = evaluate(
+            model, task, (), device=device, process_rank=part, world_size=parts
+        ).rank_counts
+        assert counts is not None
+        shares.append(vars(counts).values())
+    merged = RankCounts(*(torch.stack(each).sum(0) for each in zip(*shares, strict=True)))
     values = values_by_query(task, merged, names)
     return {name: per_query.mean() for name, per_query in values.items()}

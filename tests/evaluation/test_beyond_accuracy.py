@@ -140,13 +140,15 @@ def test_one_target_a_user_gives_groups_that_average_to_the_whole(
     task = recommendation_task(dataset, TEST, EvaluationOptions(), 0)
     metrics = ("ndcg@10", "mrr", "hits@5", "amri")
     found = evaluate(Mean(len(dataset.items)), task, metrics, device=CPU)
-    assert found.ranks is not None
-    rows = grouped_metrics(task, found.ranks, metrics, dataset, by).to_pylist()
+    assert found.rank_counts is not None
+    rows = grouped_metrics(task, found.rank_counts, metrics, dataset, by).to_pylist()
     assert sum(row["targets"] for row in rows) == len(task.targets.items)
     for name in metrics[:3]:
         mean = sum(row[name] * row["targets"] for row in rows) / len(task.targets.items)
         assert mean == pytest.approx(found.values[name], rel=1e-12)
-    values = values_of_one_treatment(task, found.ranks, metrics, task.masked)["ndcg@10"].values
+    values = values_of_one_treatment(task, found.rank_counts, metrics, task.masked)[
+        "ndcg@10"
+    ].values
     group = popularity_groups(popularity(dataset))[task.targets.items]
     if by == "popularity":
         assert rows[0]["ndcg@10"] == pytest.approx(values[group == 0].mean(), rel=1e-12)

@@ -139,12 +139,14 @@ def test_sampled_triples_have_the_ranks_of_the_full_ranking():
     assert not np.array_equal(chosen, np.unique(validation_task(task, options, 1).triple))
     whole, found = (evaluate(model, each, NAMES, device=CPU) for each in (task, sample))
     kept = np.isin(task.triple, chosen)
-    for one, other in zip(vars(found.ranks).values(), vars(whole.ranks).values(), strict=True):
+    for one, other in zip(
+        vars(found.rank_counts).values(), vars(whole.rank_counts).values(), strict=True
+    ):
         assert np.array_equal(one, other[kept])
     assert "ties, a sample of 15 triples" in found.protocol
     for parts in (2, 3):  # the same for any number of processes
         assert metrics_of_shares(model, sample, NAMES, parts, CPU) == found.values
-    reciprocal = values_by_query(sample, found.ranks, ["mrr"])["mrr"].sums
+    reciprocal = values_by_query(sample, found.rank_counts, ["mrr"])["mrr"].sums
     of_triples = [reciprocal[sample.triple == triple].mean() for triple in chosen]
     assert found.values["mrr"] == pytest.approx(np.mean(of_triples))
     assert found.margins["mrr"] == pytest.approx(1.96 * np.std(of_triples) / np.sqrt(15))

@@ -61,7 +61,7 @@ def test_groups_equal_one_triple_at_a_time(part, rank_last):
     for (relation, direction), pairs in by_hand.items():
         expected.setdefault((relation, direction), []).extend(pairs)
         expected.setdefault((relation, "both"), []).extend(pairs)
-    found = grouped_metrics(task, whole.ranks, NAMES, graph, "relation").to_pylist()
+    found = grouped_metrics(task, whole.rank_counts, NAMES, graph, "relation").to_pylist()
     assert {(row["relation"], row["direction"]) for row in found} == set(expected)
     for row in found:
         pairs = expected[row["relation"], row["direction"]]
@@ -71,7 +71,7 @@ def test_groups_equal_one_triple_at_a_time(part, rank_last):
         assert values == pytest.approx(metrics_by_hand(pairs), rel=1e-12)
     both = [row["targets"] for row in found if row["direction"] == "both"]
     assert both == sorted(both, reverse=True)
-    ways = grouped_metrics(task, whole.ranks, NAMES, graph, "direction").to_pylist()
+    ways = grouped_metrics(task, whole.rank_counts, NAMES, graph, "direction").to_pylist()
     assert [row["direction"] for row in ways] == ["tail", "head", "both"]
     for row in ways:
         pairs = [

@@ -30,7 +30,7 @@ def test_users_without_ties_are_those_of_the_option(dataset: Dataset, part: int)
     dataset, model = timed(dataset), Mean(len(dataset.items))
     task = ranking_task(dataset, part, EvaluationOptions(), 0)
     whole = evaluate(model, task, METRICS, device=CPU)
-    rows = grouped_metrics(task, whole.ranks, METRICS, dataset, "leakage").to_pylist()
+    rows = grouped_metrics(task, whole.rank_counts, METRICS, dataset, "leakage").to_pylist()
     found = {(row["finding"], row["affected"]): row for row in rows}
     assert {name: found["all", ""][name] for name in whole.values} == whole.values
     untied = ranking_task(dataset, part, EvaluationOptions(users="untied"), 0)
@@ -54,8 +54,8 @@ def test_triples_are_those_of_a_graph_without_the_others() -> None:
     graph, model = leaking_graph(), Rounded()
     task = completion_task(graph, TEST, EvaluationOptions())
     whole = evaluate(model, task, NAMES, device=CPU)
-    rows = grouped_metrics(task, whole.ranks, NAMES, graph, "leakage").to_pylist()
-    counts = whole.ranks.masked()
+    rows = grouped_metrics(task, whole.rank_counts, NAMES, graph, "leakage").to_pylist()
+    counts = whole.rank_counts.masked()
     rank = (1 + counts.higher + counts.tied / 2).double().numpy()
     triples = audit(graph, TEST).findings
     expected = {("all", ""): np.ones(len(rank), bool)}

@@ -228,8 +228,8 @@ def test_a_sequential_model_of_another_package(loss):
     torch.manual_seed(1)
     model = Recurrent(len(dataset.items), loss).double()
     phase = NextItemPhase(
-        model, dataset.histories(TRAIN), items=len(dataset.items), batch_size=4, max_length=4,
-        negatives=2 if loss == "bce" else 0,
+        model, dataset.histories(TRAIN), item_count=len(dataset.items), batch_size=4, max_length=4,
+        negative_count=2 if loss == "bce" else 0,
     )  # fmt: skip
     users, items = part_of_events(dataset, "test")
     histories = dataset.histories(TRAIN, VALID).take(users)

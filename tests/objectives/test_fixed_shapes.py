@@ -84,7 +84,7 @@ def test_padding_of_answers_changes_neither_the_loss_nor_the_gradients(label, ch
         model.double()
         if fixed:
             stepper.phase.fix_shapes()
-            assert stepper.phase.varying is None
+            assert stepper.phase.no_capture_reason is None
             assert {1, 3} <= set(stepper.phase.data.answers.lengths)
         losses = stepper.accumulate(stepper.phase.plan(0, 0, 1))
         found.append((losses, [p.grad for p in stepper.parameters]))
@@ -122,7 +122,7 @@ def test_repeated_nodes_change_neither_the_loss_nor_the_gradients(label):
             stepper = steppers[0]
             if fixed:
                 stepper.phase.fix_shapes()
-                assert stepper.phase.varying is None
+                assert stepper.phase.no_capture_reason is None
             stepper.phase.start_epoch(0, 0)
             batch = stepper.phase.plan(0, 0, 1)
             losses = stepper.accumulate(batch)
@@ -147,7 +147,7 @@ def test_the_vectors_of_all_nodes_change_neither_the_loss_nor_the_gradients(laye
             phase = stepper.phase
             if fixed:
                 phase.fix_shapes()
-                assert phase.varying is None
+                assert phase.no_capture_reason is None
             steps = []
             for index in range(3):
                 batch = phase.plan(0, 0, index)
@@ -171,5 +171,5 @@ def test_a_last_layer_that_reads_few_messages_is_not_computed_for_all_nodes(monk
     with simulated("cuda") as device:
         *_, (stepper,) = build(case, device)
         stepper.phase.fix_shapes()
-    assert stepper.phase.varying.startswith("the last layer would have")
+    assert stepper.phase.no_capture_reason.startswith("the last layer would have")
     assert not stepper.phase.fixed

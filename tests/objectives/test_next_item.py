@@ -21,10 +21,10 @@ def phase_of(name):
     sizes = Sizes(users=len(OWN), items=ITEMS)
     options = {"width": 4, "max_length": LENGTH}
     arguments = {
-        "items": ITEMS,
+        "item_count": ITEMS,
         "batch_size": 4,
         "max_length": LENGTH,
-        "negatives": NEGATIVES,
+        "negative_count": NEGATIVES,
     }
     if name == "sasrec":
         return NextItemPhase(SASRec(SASRecOptions(**options), sizes), histories, **arguments)

@@ -29,7 +29,7 @@ class Memory:
         accumulate, rank = OptimizerStep.accumulate, ranker._rank_rows
 
         def accumulated(stepper: OptimizerStep, batch: Any) -> Any:
-            self.use(fixed + step / stepper.micro_batches)
+            self.use(fixed + step / stepper.micro_batch_count)
             return accumulate(stepper, batch)
 
         def ranked(model: Any, task: Any, queries: Any, shape: Any) -> Any:

@@ -155,7 +155,12 @@ def test_a_sharded_table_takes_the_place_of_a_whole_one(loss):
     options = SASRecOptions(width=8, max_length=6, dropout=0.0, loss=loss)
     model = SASRec(options, Sizes(users=12, items=31))
     phase = NextItemPhase(
-        model, history, items=31, batch_size=12, max_length=6, negatives=0 if loss == "ce" else 2
+        model,
+        history,
+        item_count=31,
+        batch_size=12,
+        max_length=6,
+        negative_count=0 if loss == "ce" else 2,
     )
 
     def gradient() -> tuple[float, dict[str, torch.Tensor]]:

@@ -66,10 +66,10 @@ def unit_values(
     if not len(task.queries):
         raise RunFolderError(f"{run}: its data have no {part} part to compare")
     target = torch.device(loaded.device)
-    chunks = QueryChunks(partial(release_memory, target))
-    evaluation = evaluate(loaded.model, task, metrics, device=target, chunks=chunks)
-    assert evaluation.ranks is not None
-    values = _by_unit(task, evaluation.ranks, metrics)
+    memory_retry = QueryChunks(partial(release_memory, target))
+    evaluation = evaluate(loaded.model, task, metrics, device=target, memory_retry=memory_retry)
+    assert evaluation.rank_counts is not None
+    values = _by_unit(task, evaluation.rank_counts, metrics)
     if file is not None:
         _write(file, values)
     return values

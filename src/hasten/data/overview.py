@@ -19,11 +19,11 @@ from hasten.data.event_store.mapped import MappedDataset
 from hasten.data.graph.files import holds_typed, located, typed_files
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.interactions.side_files import locate_features, locate_knowledge, unpacked
+from hasten.data.mapped_datasets import MAPPED
 from hasten.data.readers import Claim, recognize, triples
 from hasten.data.readers.features import open_features
 from hasten.data.sources import catalogue
 from hasten.data.sources.files import Files, locate
-from hasten.data.stores import MAPPED
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, AnyDataset, Dataset, KnowledgeGraph
 
 _QUANTILES = {"min": 0.0, "p10": 0.1, "median": 0.5, "p90": 0.9, "max": 1.0}

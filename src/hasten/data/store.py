@@ -1,4 +1,4 @@
-"""Save and load a dataset as Parquet and JSON in a run folder; compute its fingerprint."""
+"""Save a dataset as Parquet and JSON in a run folder, load it from there; its fingerprint."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from hasten.data.event_store.opened import reopen
 from hasten.data.graph_store.opened import open_graph_store
 from hasten.data.interactions.store_features import copied_features, load_features, save_features
 from hasten.data.item_features import ItemFeatures
+from hasten.data.mapped_datasets import MAPPED
 from hasten.data.store_folder.files import file_names, link
-from hasten.data.stores import MAPPED
 from hasten.data.tables import (
     AnyDataset,
     Dataset,

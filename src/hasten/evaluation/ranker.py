@@ -29,8 +29,10 @@ from hasten.ops.transfer import to_device
 class Evaluation:
     """Metrics and how they were measured. ``values`` is empty if the evaluation was stopped.
 
-    ranks: for each target, how many candidates score higher and how many tie, and how many of these
-    are excluded (such as the history). diagnostics: of the node embeddings, for models with
+    values: by name; a full ranking of items also has ``NAME/kept`` or ``NAME/masked``, the metric
+    NAME with the opposite treatment of the history. rank_counts: for each target, how many
+    candidates score higher and how many tie, and how many of these are excluded (such as the
+    history). diagnostics: of the node embeddings, for models with
     ``diagnosed_embeddings``. margins: half-width of the 95 % confidence interval of each
     metric, if only a sample of users or triples is ranked.
     """
@@ -39,12 +41,17 @@ class Evaluation:
     protocol: str
     queries: int
     seconds: float
-    ranks: RankCounts | None = None
+    rank_counts: RankCounts | None = None
     diagnostics: EmbeddingDiagnostics | None = None
     margins: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it ended before all targets were ranked, so that there are no metrics."""
+        return not self.values
+
     def text(self) -> str:
-        """The metrics for a log line, without ``NAME/kept`` and ``NAME/masked``."""
+        """The metrics for a log line, without those of the opposite treatment of the history."""
         shown = {name: f"{value:.4f}" for name, value in self.values.items() if "/" not in name}
         shown |= {name: f"{shown[name]} ± {self.margins[name]:.4f}" for name in self.margins}
         return "  ".join(f"{name} {value}" for name, value in shown.items())
@@ -57,42 +64,47 @@ def evaluate(
     *,
     device: torch.device,
     stop: Callable[[], bool] | None = None,
-    rank: int = 0,
+    process_rank: int = 0,
     world_size: int = 1,
     merge: Callable[[RankCounts | None], RankCounts | None] | None = None,
-    chunks: QueryChunks | None = None,
+    memory_retry: QueryChunks | None = None,
     candidate_part: CandidatePart | None = None,
 ) -> Evaluation:
     """Rank all targets of the task and compute the metrics.
 
     device: the device of the model. stop: called before each tile (a fixed group of queries); True
-    stops the evaluation. rank, world_size: this process ranks every ``world_size``-th tile and
-    counts 0 for other targets; merge: sums the counts over all processes. chunks: if memory
-    runs out, retries with fewer queries at a time; None: the error is raised. candidate_part: with
-    sharded tables, the candidates that this process holds. It ranks every target among them, and
-    merge sums the counts; None: all candidates.
+    stops the evaluation. process_rank, world_size: this process ranks every ``world_size``-th tile
+    and counts 0 for other targets; merge: sums the counts over all processes. memory_retry: if
+    memory runs out, retries with fewer queries at a time; None: the error is raised.
+    candidate_part: with sharded tables, the candidates that this process holds; None: all. Then
+    process_rank and world_size keep their defaults: every process ranks all targets among its own
+    candidates, and merge sums the counts.
     Raises ConfigurationError for an unknown metric before anything is ranked.
     """
     for name in metrics:
         parse_metric(name)
     start_time = time.perf_counter()
     shape = TileShape.of(device, len(task.queries), task.item_count)
-    tiles = make_tiles(task.queries.lengths, shape.rows)[rank::world_size]
+    tiles = make_tiles(task.queries.lengths, shape.rows)[process_rank::world_size]
 
-    def ranked() -> tuple[RankCounts | None, EmbeddingDiagnostics | None]:
+    def rank_and_diagnose() -> tuple[RankCounts | None, EmbeddingDiagnostics | None]:
         with scoring(model):
-            ranks = _rank(model, task, tiles, shape, device, stop, chunks, candidate_part)
-            diagnosed = model.diagnosed_embeddings() if ranks is not None else None
-            return ranks, None if diagnosed is None else diagnose_nodes(*diagnosed)
+            counts = _rank(model, task, tiles, shape, device, stop, memory_retry, candidate_part)
+            diagnosed = model.diagnosed_embeddings() if counts is not None else None
+            return counts, None if diagnosed is None else diagnose_nodes(*diagnosed)
 
-    # retries encoding and diagnostics if memory runs out; _rank retries single tiles
-    ranks, diagnostics = ranked() if chunks is None else chunks.attempt(ranked, shape.rows)
+    if memory_retry is None:
+        counts, diagnostics = rank_and_diagnose()
+    else:
+        # _rank retries a tile alone. If memory runs out elsewhere, in ``encoded_once`` or in the
+        # diagnostics, this repeats the whole evaluation
+        counts, diagnostics = memory_retry.attempt(rank_and_diagnose, shape.rows)
     if merge is not None:
-        ranks = merge(ranks)
+        counts = merge(counts)
     values, margins = {}, {}
-    if ranks is not None:
-        ranks = ranks.cpu()
-        by_metric = values_by_query(task, ranks, metrics)
+    if counts is not None:
+        counts = counts.cpu()
+        by_metric = values_by_query(task, counts, metrics)
         values = {name: per_query.mean() for name, per_query in by_metric.items()}
         if task.protocol.sampled is not None:
             # the two queries of a sampled triple are not independent: margins go by triple
@@ -100,7 +112,7 @@ def evaluate(
             margins = {name: by_metric[name].margin(unit) for name in metrics}
     seconds = time.perf_counter() - start_time
     protocol = task.protocol.text()
-    return Evaluation(values, protocol, len(task.queries), seconds, ranks, diagnostics, margins)
+    return Evaluation(values, protocol, len(task.queries), seconds, counts, diagnostics, margins)
 
 
 def _rank(
@@ -110,61 +122,65 @@ def _rank(
     shape: TileShape,
     device: torch.device,
     stop: Callable[[], bool] | None,
-    chunks: QueryChunks | None,
+    memory_retry: QueryChunks | None,
     candidate_part: CandidatePart | None,
 ) -> RankCounts | None:
-    """The counts of each target, as in :attr:`Evaluation.ranks`. None if stopped.
+    """The counts of each target, as in :attr:`Evaluation.rank_counts`. None if stopped.
 
-    At most one of chunks and candidate_part is given: with sharded tables, a process cannot retry
-    alone.
+    At most one of memory_retry and candidate_part is given: with sharded tables, a process cannot
+    retry alone.
     """
-    total = len(fields(RankCounts)), len(task.targets.items)
-    counts = torch.zeros(total, dtype=torch.int64, device=device)
+    counts_shape = len(fields(RankCounts)), len(task.targets.items)
+    counts = torch.zeros(counts_shape, dtype=torch.int64, device=device)
     for group in groups_to_move(task, tiles, device):
-        inputs, blocks = None, []
+        inputs, counts_by_tile = None, []
         for number in range(len(group)):
             if stop is not None and stop():
                 return None
+            # made here and not before the loop: an evaluation that is stopped before the group
+            # builds and copies none of its inputs
             if inputs is None:
                 inputs = to_device(TileInputs.of(task, group), device)
             tile = inputs.slice(number * shape.rows, (number + 1) * shape.rows)
-            if chunks is None:
-                ranks = _rank_rows(model, task, tile, shape, candidate_part)
+            if memory_retry is None:
+                tile_counts = _rank_queries(model, task, tile, shape, candidate_part)
             else:
-                function = partial(_rank_chunks, model, task, tile, shape, chunks)
-                ranks = chunks.attempt(function, shape.rows)
-            blocks.append(torch.stack(list(vars(ranks).values())))
+                function = partial(_rank_in_chunks, model, task, tile, shape, memory_retry)
+                tile_counts = memory_retry.attempt(function, shape.rows)
+            counts_by_tile.append(torch.stack(list(vars(tile_counts).values())))
         if inputs is not None:
-            # only the last tile has padding queries, so that their targets come last: drop them
-            counts[:, inputs.target_numbers] = torch.cat(blocks, 1)[:, : len(inputs.target_numbers)]
+            # Of all tiles only the last has padding queries, after its real ones. Their targets are
+            # therefore the last columns, beyond the target numbers: the slice drops them
+            group_counts = torch.cat(counts_by_tile, 1)
+            counts[:, inputs.target_numbers] = group_counts[:, : len(inputs.target_numbers)]
     return RankCounts(*counts)
 
 
 def values_by_query(
-    task: AnyTask, ranks: RankCounts, metrics: Sequence[str]
+    task: AnyTask, counts: RankCounts, metrics: Sequence[str]
 ) -> dict[str, PerQuery]:
     """The metrics of every query, before averaging.
 
     For full rankings of items also those with the opposite treatment of the history, under
     ``NAME/kept`` or ``NAME/masked``.
     """
-    values = values_of_one_treatment(task, ranks, metrics, task.masked)
+    values = values_of_one_treatment(task, counts, metrics, task.masked)
     if isinstance(task, RankingTask) and task.excluded is not None:
         other = "kept" if task.masked else "masked"
-        others = values_of_one_treatment(task, ranks, metrics, not task.masked)
+        others = values_of_one_treatment(task, counts, metrics, not task.masked)
         values |= {f"{name}/{other}": per_query for name, per_query in others.items()}
     return values
 
 
 def values_of_one_treatment(
-    task: AnyTask, ranks: RankCounts, metrics: Sequence[str], masked: bool
+    task: AnyTask, counts: RankCounts, metrics: Sequence[str], masked: bool
 ) -> dict[str, PerQuery]:
     """The metrics of every query, or target in link prediction, with one treatment of the history.
 
     masked: leave the excluded candidates (such as the user's history) out of the ranking.
     """
-    ranks = ranks.masked() if masked else ranks
-    higher, tied = ranks.higher.cpu().numpy(), ranks.tied.cpu().numpy()
+    counts = counts.masked() if masked else counts
+    higher, tied = counts.higher.cpu().numpy(), counts.tied.cpu().numpy()
     competitors = task.competitors(masked)
     # targets that count as misses in filtered rankings: entities unseen in training
     if task.rank_last is not None and masked:
@@ -189,29 +205,29 @@ def scoring(model: Model) -> Iterator[None]:
             part.training = True
 
 
-def _rank_chunks(
-    model: Model, task: AnyTask, tile: TileInputs, shape: TileShape, chunks: QueryChunks
+def _rank_in_chunks(
+    model: Model, task: AnyTask, tile: TileInputs, shape: TileShape, memory_retry: QueryChunks
 ) -> RankCounts:
     """The counts of the targets of a tile; those of padding queries come last, to be dropped."""
-    rows = min(chunks.rows, shape.rows)
+    rows = min(memory_retry.rows, shape.rows)
     parts = [tile.slice(start, start + rows) for start in range(0, shape.rows, rows)]
-    counts = [vars(_rank_rows(model, task, queries, shape)).values() for queries in parts]
-    if chunks.rows > 1:  # one query cannot be divided further
-        chunks.check_memory()
+    counts = [vars(_rank_queries(model, task, queries, shape)).values() for queries in parts]
+    if memory_retry.rows > 1:  # one query cannot be divided further
+        memory_retry.check_memory()
     return RankCounts(*(torch.cat(each) for each in zip(*counts, strict=True)))
 
 
-def _rank_rows(
+def _rank_queries(
     model: Model,
     task: AnyTask,
     queries: TileInputs,
     shape: TileShape,
     candidate_part: CandidatePart | None = None,
 ) -> RankCounts:
-    """The counts of the targets of these queries.
+    """The counts of the targets of these queries: a tile, or a part of one if memory ran out.
 
-    Fewer queries than a tile mean that memory ran out, so a block of scores has proportionally
-    fewer columns too.
+    A block of scores is [queries, columns]. For a part of a tile it has proportionally fewer
+    columns too, so half the queries need a quarter of the memory.
     """
     columns = max(1, shape.columns * len(queries) // shape.rows)
     return queries.rank(model.scorer(task.queries.take(queries.numbers)), columns, candidate_part)

@@ -113,10 +113,10 @@ class EventLosses(EventTerms):
             self.test_phase = NextItemPhase(
                 phase.model,
                 _appended(histories, targets),
-                items=items,
+                item_count=items,
                 batch_size=phase.batch_size,
                 max_length=phase.max_length,
-                negatives=phase.negative_count,
+                negative_count=phase.negative_count,
             )
 
     def batch_of(self, terms: Int64) -> tuple[NextItemMicroBatch, Tensor]:

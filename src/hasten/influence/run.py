@@ -16,8 +16,8 @@ from hasten.arrays import Int64
 from hasten.build import build_model, load_weights
 from hasten.config import RunConfig
 from hasten.config_loading.build import load_config
+from hasten.data.mapped_datasets import in_memory
 from hasten.data.store import load_stored
-from hasten.data.stores import in_memory
 from hasten.data.tables import TRAIN, AnyDataset, Dataset, KnowledgeGraph
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes

@@ -1,4 +1,4 @@
-"""What the rows of weights stand for, to transfer weights to data with other ids.
+"""Which rows of a weight belong to which ids (users, items, ...), to transfer them to other data.
 
 A model declares in :meth:`Model.rows_of` which dimension of a weight is numbered by users, items,
 entities, relations or node types. With it the weights of a run fit data with more of them: rows of

@@ -1,7 +1,7 @@
 """The interface between objectives and the training loop: phases, batches and loss terms.
 
-A phase is one loss with its batches and its parameters. Most models have one phase; KGAT has two.
-For each optimizer step, the training loop calls
+A phase is one training objective: a loss with its batches, parameters and optimizer. Most models
+have one phase; KGAT alternates two. For each optimizer step, the training loop calls
 
     batch   = phase.plan(seed, epoch, index)          # the same in every process
     encoded = phase.encode(batch)                     # what micro-batches share, or ()
@@ -133,7 +133,7 @@ Encoded = tuple[Tensor, ...]
 
 
 class Phase(ABC):
-    """One loss, its batches and the parameters that it updates.
+    """One training objective: a loss with its batches and the parameters that it updates.
 
     A subclass defines the abstract methods; the others do nothing by default.
     """
@@ -141,10 +141,10 @@ class Phase(ABC):
     name: str
     #: why steps cannot be replayed as a CUDA graph; None: they can, as steps whose inputs have the
     #: same layout (hasten.ops.transfer) run the same operations
-    varying: str | None = "the phase does not say that its steps are alike"
-    #: whether the step seeds dropout once, before ``encode``, as a CUDA graph does; otherwise
-    #: ``encode`` seeds what it draws, and the step seeds each micro-batch
-    one_seed = False
+    no_capture_reason: str | None = "the phase does not say that its steps are alike"
+    #: True: the step seeds dropout once, before ``encode``, as a CUDA graph needs it. False:
+    #: ``encode`` seeds what it draws, and the step seeds dropout anew for each micro-batch
+    one_seed_per_step = False
     #: a table whose gradient is zero except in the rows of a batch, if there is one
     table: TableRows | None = None
     #: a table that is read by rows only if it is sharded over processes, when it becomes ``table``
@@ -184,7 +184,7 @@ class Phase(ABC):
         return
 
     def host_values(self, batch: Batch) -> Any:
-        """Values of a step other than its inputs; a CUDA graph is replayed only if equal."""
+        """What a step reads from the batch itself: a CUDA graph is replayed only if it is equal."""
         return tuple(batch.denominators.items())
 
     def shard(self, table: TableRows) -> None:
@@ -251,7 +251,7 @@ class Phase(ABC):
         return False
 
     def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
-        """Replace the functions that build a batch, which do not call each other; to profile."""
+        """Wrap the functions that build a batch, none of which calls another; for profiling."""
         self.encode_inputs = wrap(self.encode_inputs)  # type: ignore[method-assign]
         self.term_inputs = wrap(self.term_inputs)  # type: ignore[method-assign]
 

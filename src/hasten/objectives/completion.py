@@ -104,8 +104,8 @@ class CompletionModel(Protocol):
 class Examples(ABC):
     """Numbered training examples: queries with their answers."""
 
-    #: why the shapes of batches vary; None: they do not
-    varying: str | None = None
+    #: as :attr:`Phase.no_capture_reason`
+    no_capture_reason: str | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -141,7 +141,7 @@ class CompletionPhase(ExampleBatches):
         super().__init__(len(examples), batch_size)
         self.module: nn.Module = model
         self.model: CompletionModel = model
-        self.data, self.varying = examples, examples.varying
+        self.data, self.no_capture_reason = examples, examples.no_capture_reason
 
     def steps(self) -> int:
         count, size = self.count, self.batch_size
@@ -156,7 +156,7 @@ class CompletionPhase(ExampleBatches):
 
     def fix_shapes(self) -> None:
         self.data.fix_shapes(self.batch_size)
-        self.varying = self.data.varying
+        self.no_capture_reason = self.data.no_capture_reason
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
         return self.model.compile_with(wrap)
@@ -206,7 +206,7 @@ class KvsAllExamples(Examples):
     softmax: the loss is a softmax over all entities, not 1-N binary cross-entropy.
     """
 
-    varying: str | None = "the number of answers differs between batches"
+    no_capture_reason: str | None = "the number of answers differs between batches"
 
     def __init__(self, graph: KnowledgeGraph, softmax: bool = False) -> None:
         self.queries, self.answers = training_queries(graph)
@@ -234,7 +234,7 @@ class KvsAllExamples(Examples):
 
     def fix_shapes(self, batch_size: int) -> None:
         rows = min(batch_size, len(self))
-        self.fixed, self.varying = (rows, capacities(self.answers.lengths, rows)), None
+        self.fixed, self.no_capture_reason = (rows, capacities(self.answers.lengths, rows)), None
 
     def _padded(self, made: CompletionMicroBatch, size: int) -> CompletionMicroBatch:
         """The same queries with ``size`` answers; those of the padding have the weight 0."""

@@ -93,7 +93,7 @@ class LinkPhase(Phase):
     """Steps over the links of a graph."""
 
     name = "links"
-    varying: str | None = "each batch has another part of the graph"
+    no_capture_reason: str | None = "each batch has another part of the graph"
     #: whether all batches have the same shapes: links and candidates with padding, and the vectors
     #: of all nodes
     fixed = False
@@ -126,9 +126,11 @@ class LinkPhase(Phase):
         read = int(np.diff(self.graph.offsets)[wanted].sum())
         whole = len(self.graph.source)
         if read < LEAST_READ * whole:
-            self.varying = f"the last layer would have {whole:,} messages instead of {read:,}"
+            self.no_capture_reason = (
+                f"the last layer would have {whole:,} messages instead of {read:,}"
+            )
             return
-        self.fixed, self.one_seed, self.varying = True, True, None
+        self.fixed, self.one_seed_per_step, self.no_capture_reason = True, True, None
 
     def host_values(self, batch: Batch) -> Any:
         return () if self.fixed else super().host_values(batch)
@@ -226,7 +228,7 @@ class LinkPhase(Phase):
         """Mode full: the vectors that the batch needs. Other modes encode each micro-batch."""
         if self.sampling.mode != "full":
             return ()
-        if not self.one_seed:
+        if not self.one_seed_per_step:
             seed_device(self.device, self._seed(batch))
         return (self.model.encode_all(self.on_device(batch)),)
 

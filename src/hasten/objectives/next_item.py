@@ -1,8 +1,14 @@
-"""Training phase of sequential models: predict the next item at every position.
+"""Next-item phase of sequential models with the losses ``ce``, ``bce`` and ``gbce``.
 
-A global batch is the next ``batch_size`` users of the epoch's permutation, sorted by length, the
-longest first. Each of n micro-batches takes every n-th user, so micro-batches have similar lengths
-and buckets contain little padding.
+The model predicts the next item at every position of a sequence. A global batch takes the next
+``batch_size`` users of the epoch's permutation and sorts them, the longest first. Each of n
+micro-batches takes every n-th user, so micro-batches have similar lengths and buckets contain
+little padding.
+
+Fixed shapes (:meth:`NextItemPhase.fix_shapes`, :mod:`.fixed_shapes`): a CUDA graph can be replayed
+only for batches of the shapes that it was recorded with. For CUDA graphs, batches are therefore
+filled with padding targets up to one of a few sizes. The loss of a padding target is a known
+constant; the sum of these constants (``NextItemInputs.padding_loss``) is subtracted from the loss.
 """
 
 from __future__ import annotations
@@ -35,7 +41,7 @@ class NextItemMicroBatch(SequenceBatch):
     """The sequences of a micro-batch with S targets.
 
     targets: int64 [S] items. negatives: int64 [S, k] items, None for losses over the whole
-    catalogue.
+    catalogue. Both have a row for each padding target too.
     """
 
     targets: Tensor
@@ -54,7 +60,7 @@ class NextItemModel(Protocol):
 
     @property
     def padding_target_loss(self) -> float:
-        """The loss of a padding target: a constant, as its hidden state is a zero vector."""
+        """The loss of one padding target: a constant, as its hidden state is a zero vector."""
         ...
 
     def regularizers(self) -> Sequence[Term]:
@@ -77,8 +83,8 @@ class NextItemPhase(ExampleBatches):
     """
 
     name = "next_item"
-    #: why steps differ in shape, or None: see :attr:`Phase.varying`
-    varying: str | None = "the number of tokens varies between batches"
+    no_capture_reason: str | None = "the number of tokens varies between batches"
+    #: the shapes of all batches of ``batch_size`` users; None: each batch has its own
     fixed: FixedShapes | None = None
 
     def __init__(
@@ -86,14 +92,14 @@ class NextItemPhase(ExampleBatches):
         model: NextItemModel,
         histories: Histories,
         *,
-        items: int,
+        item_count: int,
         batch_size: int,
         max_length: int,
-        negatives: int,
+        negative_count: int,
         prepare: Callable[[Histories], Histories] = lambda histories: histories,
     ) -> None:
         assert isinstance(model, nn.Module)
-        #: the ids of a batch are positions in this array
+        #: the users that are trained on, as rows of ``histories``; a batch's ids index this array
         self.users = np.flatnonzero(histories.lengths >= 2)
         super().__init__(len(self.users), batch_size)
         # the same object with two types: a module, and the protocol
@@ -106,15 +112,15 @@ class NextItemPhase(ExampleBatches):
                 "no user has two or more training events, so there is no next item to predict: "
                 "use longer histories or another split (data.split)"
             )
+        #: the number of targets of each of ``users``: of all events that have one before them
         self.target_counts = np.minimum(histories.lengths[self.users] - 1, max_length)
         self.max_length = max_length
-        self.item_count, self.negative_count = items, negatives
+        self.item_count, self.negative_count = item_count, negative_count
         self.known: KnownItems | None = None
-        if negatives:
-            long_histories = np.flatnonzero(histories.lengths >= items)
-            if CSR.of(histories.take(long_histories)).distinct().lengths.max(initial=0) >= items:
+        if negative_count:
+            if a_user_has_all_items(histories, item_count):
                 raise DataError(
-                    f"a user has all {items} items in training, so there are no negatives to "
+                    f"a user has all {item_count} items in training, so there are no negatives to "
                     "sample: use a loss without negatives (model.loss=ce)"
                 )
             if not histories.mapped:
@@ -128,9 +134,9 @@ class NextItemPhase(ExampleBatches):
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
         ids = self.ids(seed, epoch, index).numpy()
         counts = self.target_counts[ids]
-        # numpy sorts 16 bits by radix: 20 times as fast
-        few = counts.astype(np.int16) if self.max_length < 1 << 15 else counts
-        ids = ids[np.argsort(-few, kind="stable")]
+        # numpy sorts 16-bit integers by radix: 20 times as fast
+        sort_keys = counts.astype(np.int16) if self.max_length < 1 << 15 else counts
+        ids = ids[np.argsort(-sort_keys, kind="stable")]
         total = float(counts.sum())
         return Batch(torch.from_numpy(ids), seed, epoch, index, {"targets": total})
 
@@ -144,18 +150,28 @@ class NextItemPhase(ExampleBatches):
         return self.model.compile_with(wrap)
 
     def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
+        """Wrap what builds a micro-batch, on the host and on the device; used for profiling."""
         self.sequences = wrap(self.sequences)  # type: ignore[method-assign]
         self.micro_batch = wrap(self.micro_batch)  # type: ignore[method-assign]
 
     def term_inputs(self, batch: Batch, ids: Tensor) -> Any:
-        inputs = self.sequences(ids.numpy())
-        if self.fixed is None or len(ids) != self.fixed.rows:
+        """The inputs of :meth:`terms` for these examples, built on the host."""
+        inputs, shapes = self.sequences(ids.numpy()), self.shapes_for(ids)
+        if shapes is None:
             return inputs
         epoch_key = key(batch.seed, Stream.NEGATIVES, batch.epoch)
-        dtype = accumulation_dtype(self.model.items.block(0, 0))  # no rows, for their type alone
+        dtype = accumulation_dtype(self.model.items.block(0, 0))  # an empty block, for its dtype
         loss = torch.tensor(self.padding_target_loss(batch), dtype=dtype)
-        capacity = self.fixed.capacity(len(inputs.targets))
+        capacity = shapes.capacity(len(inputs.targets))
         return with_padding_targets(inputs, capacity, epoch_key, loss)
+
+    def shapes_for(self, ids: Tensor | Int64) -> FixedShapes | None:
+        """The fixed shapes of a batch with these ids; None for one of another size.
+
+        The last batch of an epoch has fewer users, and so has a micro-batch: no CUDA graph is
+        replayed for them.
+        """
+        return self.fixed if self.fixed is not None and self.fixed.rows == len(ids) else None
 
     def padding_target_loss(self, batch: Batch) -> float:
         """As :attr:`NextItemModel.padding_target_loss`."""
@@ -163,13 +179,14 @@ class NextItemPhase(ExampleBatches):
 
     def fix_shapes(self) -> None:
         if self.histories.mapped and self.negative_count:
-            self.varying = "the number of known items varies between batches"
+            self.no_capture_reason = "the number of known items varies between batches"
             return
         self.fixed = FixedShapes.of(self.target_counts, self.batch_size)
         if self.fixed is not None:
-            self.varying = None
+            self.no_capture_reason = None
 
     def host_values(self, batch: Batch) -> Any:
+        """The denominator; () with fixed shapes, where it is among the inputs on the device."""
         return () if self.fixed is not None else super().host_values(batch)
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
@@ -189,26 +206,32 @@ class NextItemPhase(ExampleBatches):
         return next(self.module.parameters()).device
 
     def build_micro_batch(self, batch: Batch, ids: Int64) -> NextItemMicroBatch:
-        """A micro-batch on the model's device. ids: positions in ``users``, longest first."""
+        """A micro-batch on the model's device. ids: indices into ``users``, longest first."""
         return self.micro_batch(batch, to_device(self.sequences(ids), self.device))
 
     def sequences(self, ids: Int64) -> NextItemInputs:
-        """The inputs of a micro-batch, on the host. ids: positions in ``users``, longest first."""
+        """The inputs of a micro-batch, on the host. ids: indices into ``users``, longest first."""
+        # Three index spaces: ids index self.users; users are rows of self.histories, and rows the
+        # same of histories (all of them or, if they are memory-mapped, a copy of this micro-batch's
+        # users, numbered from 0); input_index indexes histories.items, the events of all rows.
         users, lengths = self.users[ids], self.target_counts[ids]
-        skip_last = 1  # the last interaction is only a target, not an input
         histories, rows, known = self.histories, users, None
         if histories.mapped:
             histories, rows = self.prepare(histories.take(users)), np.arange(len(users))
-        fixed = self.fixed if self.fixed is not None and self.fixed.rows == len(ids) else None
-        length = None if fixed is None else fixed.length
-        sequences, source = sequence_batch(histories, rows, lengths, self.device, skip_last, length)
-        targets = torch.from_numpy(histories.items[source + 1])
+        shapes = self.shapes_for(ids)
+        length = None if shapes is None else shapes.length
+        skip_last = 1  # the last event is only a target, not an input
+        sequences, input_index = sequence_batch(
+            histories, rows, lengths, self.device, skip_last, length
+        )
+        targets = torch.from_numpy(histories.items[input_index + 1])  # a target follows its input
         known_row_S1 = counter_S1 = None
         if self.negative_count:
             known = self.known_items(histories) if self.histories.mapped else None
             user_of_target, row_of_target = np.repeat(users, lengths), np.repeat(rows, lengths)
-            # the distance to the last input; not SequenceBatch.positions, which includes padding
-            positions = histories.ends[row_of_target] - 1 - skip_last - source
+            # events from this input to the last input of its user: 0 for the last. Not
+            # SequenceBatch.positions, which has entries for padding too
+            positions = histories.ends[row_of_target] - 1 - skip_last - input_index
             # a distinct counter for each (user, position, negative), whatever the batch
             counter = (user_of_target * self.max_length + positions) * self.negative_count
             known_row_S1, counter_S1 = (
@@ -227,6 +250,8 @@ class NextItemPhase(ExampleBatches):
             known = inputs.known or self.known
             assert known is not None
             counters = inputs.counters + torch.arange(self.negative_count, device=self.device)
+            # a CUDA graph would repeat a number that it was recorded with: for graphs, the key of
+            # the epoch is a tensor among the inputs
             epoch_key = key(batch.seed, Stream.NEGATIVES, batch.epoch)
             negatives_key = epoch_key if inputs.negatives_key is None else inputs.negatives_key
             sampled_negatives = negatives(known, inputs.known_rows, negatives_key, counters)
@@ -235,11 +260,21 @@ class NextItemPhase(ExampleBatches):
         )
 
 
-def without_padding_targets(term: Term, inputs: NextItemInputs) -> Term:
-    """Subtract the loss of the padding targets (``surplus``), which is known in advance.
+def a_user_has_all_items(histories: Histories, item_count: int) -> bool:
+    """Whether some user has interacted with every item."""
+    # only a user with at least as many events as there are items can have all of them
+    candidates = np.flatnonzero(histories.lengths >= item_count)
+    distinct_items = CSR.of(histories.take(candidates)).distinct().lengths
+    return bool(distinct_items.max(initial=0) >= item_count)
 
-    ``factor`` is 1 / denominator in a tensor, which a replayed CUDA graph reads.
+
+def without_padding_targets(term: Term, inputs: NextItemInputs) -> Term:
+    """The term without the loss of the padding targets, if the inputs have fixed shapes.
+
+    The numerator loses ``padding_loss``. The denominator becomes a tensor,
+    ``inverse_denominator``, because a replayed CUDA graph reads it anew for each batch.
     """
-    if inputs.surplus is None:
+    if inputs.padding_loss is None:
         return term
-    return replace(term, numerator=term.numerator - inputs.surplus, factor=inputs.factor)
+    numerator = term.numerator - inputs.padding_loss
+    return replace(term, numerator=numerator, factor=inputs.inverse_denominator)

@@ -37,7 +37,7 @@ class PairRowsPhase(PairwisePhase):
         super().__init__(*arguments, **named)
         users, items = self._parameters
         self.user_count = len(self.known_items)  # ``users`` may hold fewer
-        self.varying = "each batch reads another number of rows"
+        self.no_capture_reason = "each batch reads another number of rows"
         self._read: LastValueCache[Tensor] = LastValueCache()
         #: with their examples, which the entry keeps so that no others have their identity
         self._last: LastValueCache[tuple[Tensor, Pairs]] = LastValueCache()
@@ -61,7 +61,7 @@ class PairRowsPhase(PairwisePhase):
             own, count = distinct(rows.numpy()), sum(len(table) for table in self._parameters)
             if self.union is not None and batch.parts is not None:
                 return self.union(torch.from_numpy(own))
-            if self.varying is None and batch.parts is None:
+            if self.no_capture_reason is None and batch.parts is None:
                 own = with_other_rows(own, min(len(rows), count), count)
             return torch.from_numpy(own)
 
@@ -73,7 +73,7 @@ class PairRowsPhase(PairwisePhase):
 
     def fix_shapes(self) -> None:
         """Further rows are gathered, so that all batches of one size read as many."""
-        self.varying = None
+        self.no_capture_reason = None
 
     def encode_inputs(self, batch: Batch) -> Tensor:
         return self.read(batch)

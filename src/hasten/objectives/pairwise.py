@@ -130,7 +130,7 @@ class PairwisePhase(ExampleBatches):
     """
 
     name = "pairwise"
-    varying: str | None = "each batch reads another number of rows of the graph"
+    no_capture_reason: str | None = "each batch reads another number of rows of the graph"
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class PairwisePhase(ExampleBatches):
         #: whether a step encodes all pairs of its batch together, in every process
         self.encodes_pairs = _overrides(model, "pair_inputs") or _overrides(model, "encode_pairs")
         if not _overrides(model, "encode_pairs"):  # it reads the pairs alone
-            self.varying = None
+            self.no_capture_reason = None
         self.l2, self.sampling = l2, sampling
         if not len(known.items):
             raise DataError("there are no training interactions")
@@ -191,8 +191,8 @@ class PairwisePhase(ExampleBatches):
         return Pairs(whole.user[local], whole.positive[local], whole.negative[local])
 
     def fix_shapes(self) -> None:
-        if self.varying is not None:
-            self.one_seed, self.varying = True, self.model.fix_shapes()
+        if self.no_capture_reason is not None:
+            self.one_seed_per_step, self.no_capture_reason = True, self.model.fix_shapes()
 
     def encode_inputs(self, batch: Batch) -> Any:
         return self.model.pair_inputs(self.pairs(batch, batch.ids)) if self.encodes_pairs else ()
@@ -202,7 +202,7 @@ class PairwisePhase(ExampleBatches):
         return replace(pairs, nodes=self.model.pair_nodes(pairs))
 
     def encode(self, batch: Batch) -> Encoded:
-        seed = None if self.one_seed else self.dropout_seed(batch)
+        seed = None if self.one_seed_per_step else self.dropout_seed(batch)
         return self.model.encode_pairs(self.on_device(batch), seed)
 
     @staticmethod

@@ -19,10 +19,11 @@ from hasten.ops.transfer import Sent, send
 MANY_ROWS = 1 << 15
 
 
-def divided(phase: Phase, batch: Batch, numbers: range, count: int) -> Batch:
-    """The batch of the process with these micro-batches, out of ``count`` on all.
+def divide_batch(phase: Phase, batch: Batch, numbers: range, count: int) -> Batch:
+    """The batch with the examples of these micro-batches, out of ``count`` on all processes.
 
-    If a step reads few rows of a table, the same batch: each process finds those of all examples.
+    It keeps the ids and denominators of the global batch; ``parts`` has the ids of this process. If
+    a step reads few rows of a table, the same batch: each process finds those of all examples.
     """
     if phase.table is not None and phase.table.at_most < MANY_ROWS:
         return batch
@@ -92,7 +93,7 @@ class Prefetcher:
 
     def _plan(self, request: BatchRequest) -> Batch:
         batch = self.phase.plan(request.seed, request.epoch, request.index)
-        return divided(self.phase, batch, request.numbers, request.count)
+        return divide_batch(self.phase, batch, request.numbers, request.count)
 
     def _send(self, request: BatchRequest) -> tuple[Batch, Sent[Any]]:
         batch = self._plan(request)

@@ -1,4 +1,4 @@
-"""Training phase of sequential models: next item, by sampled softmax.
+"""Next-item phase of sequential models with the loss ``sampled-softmax``.
 
 A step reads few rows of the item table: those of its tokens, targets and sampled items. They are
 gathered once for the batch, so that time and memory do not grow with the catalog, apart from
@@ -61,7 +61,7 @@ class SampledInputs:
 
 
 class SampledSoftmaxPhase(NextItemPhase):
-    """Next-item prediction against ``negatives`` items that all targets of a step share.
+    """Next-item prediction against ``negative_count`` items that all targets of a step share.
 
     mask_known: leave out the negatives that a user has in training, else only the target itself.
 
@@ -70,17 +70,17 @@ class SampledSoftmaxPhase(NextItemPhase):
     the masked pairs masks once more.
     """
 
-    varying: str | None = "each batch reads another number of distinct items"
+    no_capture_reason: str | None = "each batch reads another number of distinct items"
 
     def __init__(
         self,
         model: NextItemModel,
         histories: Histories,
         *,
-        items: int,
+        item_count: int,
         batch_size: int,
         max_length: int,
-        negatives: int,
+        negative_count: int,
         sampling: Sampling,
         mask_known: bool,
         prepare: Callable[[Histories], Histories] = lambda histories: histories,
@@ -88,30 +88,29 @@ class SampledSoftmaxPhase(NextItemPhase):
         super().__init__(
             model,
             histories,
-            items=items,
+            item_count=item_count,
             batch_size=batch_size,
             max_length=max_length,
-            negatives=0,
+            negative_count=0,  # none for each target: all targets of a step share theirs
             prepare=prepare,
         )
-        self.mask_known, self.sample_size = mask_known, negatives
-        frequencies = np.zeros(items, np.int64)
+        self.mask_known, self.sample_size = mask_known, negative_count
+        frequencies = np.zeros(item_count, np.int64)
         for ids in np.array_split(np.arange(self.count), -(-self.count // _USERS)):
-            frequencies += np.bincount(self.last_items(ids), minlength=items)
-        self.shared = SharedNegatives(frequencies, sampling, negatives)
+            frequencies += np.bincount(self.last_items(ids), minlength=item_count)
+        self.shared = SharedNegatives(frequencies, sampling, negative_count)
         self._drawn: LastValueCache[tuple[Tensor, Sample]] = LastValueCache()
         if isinstance(model.items, EmbeddingTable):
             longest = np.sort(self.target_counts)[-batch_size:]
-            most = int(longest.sum()) + len(longest) + negatives
+            most = int(longest.sum()) + len(longest) + negative_count
             weight = model.items.weight
             on_device = self.on_device if is_large_on_device([weight]) else None
             self.table = TableRows(weight, self.read, most, on_device=on_device, of_part=True)
 
     def capacity(self, ids: Int64) -> int | None:
         """The number of targets of these users with padding; None: without."""
-        if self.fixed is None or len(ids) != self.fixed.rows:
-            return None
-        return self.fixed.capacity(int(self.target_counts[ids].sum()))
+        shapes = self.shapes_for(ids)
+        return None if shapes is None else shapes.capacity(int(self.target_counts[ids].sum()))
 
     def padding_target_loss(self, batch: Batch) -> float:
         """``log(exp(0) + sum_j exp(0 + w_j))``: no item is masked."""

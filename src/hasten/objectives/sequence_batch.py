@@ -78,7 +78,7 @@ def sequence_batch(
         buckets = with_padding_bucket(buckets)
     ends = np.cumsum(lengths)
     positions = np.repeat(ends, lengths) - 1 - np.arange(ends[-1])
-    source = np.repeat(histories.ends[users], lengths) - 1 - skip_last - positions
+    input_index = np.repeat(histories.ends[users], lengths) - 1 - skip_last - positions
     size = buckets[-1].stop
     padded = size != len(real)
 
@@ -91,17 +91,20 @@ def sequence_batch(
 
     events, features = histories.features, None
     if events is not None:
-        features = flat(events.value[source].astype(np.int64)), flat(events.weight[source])
+        features = (
+            flat(events.value[input_index].astype(np.int64)),
+            flat(events.weight[input_index]),
+        )
     batch = SequenceBatch(
-        flat(histories.items[source]),
+        flat(histories.items[input_index]),
         flat(positions),
-        None if histories.times is None else flat(histories.times[source]),
+        None if histories.times is None else flat(histories.times[input_index]),
         buckets,
         torch.from_numpy(real) if padded else None,
         None,
         features,
     )
-    return batch, source
+    return batch, input_index
 
 
 @dataclass(frozen=True)
@@ -111,8 +114,9 @@ class NextItemInputs:
     known_rows, counters: int64 [S, 1], row of the known items and first counter of each target's
     negatives; None: without negatives. known: the known items, if they are made for each
     micro-batch.
-    Of a batch with :class:`FixedShapes` also scalars of the batch: negatives_key: int64, the key of
-    the negatives; factor: 1 / the number of its targets; surplus: the loss of the unused ones.
+    A batch with :class:`FixedShapes` has three scalars besides. negatives_key: int64, the key of
+    the negatives. inverse_denominator: 1 / the number of targets, without padding targets.
+    padding_loss: the loss of all padding targets together.
     """
 
     sequences: SequenceBatch
@@ -121,5 +125,5 @@ class NextItemInputs:
     counters: Tensor | None
     known: KnownItems | None = None
     negatives_key: Tensor | None = None
-    factor: Tensor | None = None
-    surplus: Tensor | None = None
+    inverse_denominator: Tensor | None = None
+    padding_loss: Tensor | None = None

@@ -110,7 +110,7 @@ class TranslationPhase(ExampleBatches):
     """As many examples per epoch as there are edges; then the attention is recomputed."""
 
     name = "translation"
-    varying: str | None = "each batch has other numbers of edges of the relations"
+    no_capture_reason: str | None = "each batch has other numbers of edges of the relations"
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class TranslationPhase(ExampleBatches):
             if not self.gathers:
                 return whole, *torch.unique(whole.nodes, return_inverse=True)
             nodes, count = distinct(whole.nodes.numpy()), len(self._parameters[0])
-            if self.varying is None:
+            if self.no_capture_reason is None:
                 nodes = with_other_rows(nodes, min(len(whole.nodes), count), count)
             rows = torch.from_numpy(nodes)
             return whole, rows, torch.searchsorted(rows, whole.nodes)
@@ -198,7 +198,7 @@ class TranslationPhase(ExampleBatches):
 
     def fix_shapes(self) -> None:
         """Tiles have the same shapes in all batches; other rows are gathered besides."""
-        self.varying = None
+        self.no_capture_reason = None
 
     def encode(self, batch: Batch) -> Encoded:
         return (F.embedding(self.on_device(batch), self._parameters[0]),) if self.gathers else ()

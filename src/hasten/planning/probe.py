@@ -270,7 +270,7 @@ def _evaluate(training: TrainingRun, task: AnyTask, count: int) -> tuple[float, 
         task,
         setup.resolved.config.evaluation.metrics,
         device=setup.processes.device,
-        rank=first,
+        process_rank=first,
         world_size=every,
     )
     return time.perf_counter() - start_time, len(range(first, tiles, every))

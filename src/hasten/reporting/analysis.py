@@ -69,15 +69,15 @@ def analyze(run: Path, part: Part, checkpoint: str, device: str, points: int) ->
 def _measure(analysis: Analysis, loaded: LoadedRun, task: AnyTask) -> None:
     metrics, dataset = loaded.config.evaluation.metrics, loaded.dataset
     analysis.protocol = task.protocol.text()
-    chunks = QueryChunks(partial(release_memory, loaded.device))
-    ranked = evaluate(loaded.model, task, metrics, device=loaded.device, chunks=chunks)
-    assert ranked.ranks is not None
+    memory_retry = QueryChunks(partial(release_memory, loaded.device))
+    ranked = evaluate(loaded.model, task, metrics, device=loaded.device, memory_retry=memory_retry)
+    assert ranked.rank_counts is not None
     analysis.metrics = ranked.values
     kinds: tuple[By, ...] = ("popularity", "history")
     if isinstance(dataset, KnowledgeGraph):
         kinds = ("relation", "direction")
     for by in kinds:
-        analysis.groups[by] = grouped_metrics(task, ranked.ranks, metrics, dataset, by)
+        analysis.groups[by] = grouped_metrics(task, ranked.rank_counts, metrics, dataset, by)
     if isinstance(dataset, Dataset):
         assert isinstance(task, RankingTask)
         cuts = [parse_metric(name).k for name in metrics]

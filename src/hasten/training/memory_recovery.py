@@ -89,10 +89,10 @@ class OutOfMemoryRecovery:
         release_memory(self.processes.device)
         self.budget.begin()
 
-    def recover(self, stepper: OptimizerStep, batch: Batch, check: bool) -> bool:
+    def recover(self, stepper: OptimizerStep, batch: Batch, ask_others: bool) -> bool:
         """If memory ran out: set the position back and reduce the settings. Returns whether it did.
 
-        check: also check the other processes, which synchronizes with the device. All processes
+        ask_others: check for failures on other processes too, which synchronizes. All processes
         have skipped the failed step and the steps since then; these are repeated too. Raises
         OutOfMemoryError if no settings need less memory.
         """
@@ -100,7 +100,7 @@ class OutOfMemoryRecovery:
             failed = stepper.out_of_memory is not None
         else:
             assert stepper.summed_failures is not None
-            failed = check and float(stepper.summed_failures) > 0
+            failed = ask_others and float(stepper.summed_failures) > 0
         if not failed:
             return False
         by_rank = self.processes.gather(stepper.out_of_memory, "memory that ran out")
@@ -119,7 +119,7 @@ class OutOfMemoryRecovery:
 
     def reduce(self, stepper: OptimizerStep, batch: Batch, problem: str) -> None:
         """Choose settings that need less memory for this batch."""
-        count, model = stepper.micro_batches, self.model
+        count, model = stepper.micro_batch_count, self.model
         where = f"step {self.state.position.step + 1}, phase {stepper.phase.name}"
         if self.can_recompute(model):
             model.recompute, self.budget.failed = True, math.inf
@@ -144,7 +144,7 @@ class OutOfMemoryRecovery:
             raise error
         count = min(2 * count, most)
         for each in self.steppers:
-            each.micro_batches = count
+            each.micro_batch_count = count
         self.record(f"{where}: {problem}; repeated with {count} micro-batches per process")
 
     def can_recompute(self, model: nn.Module) -> TypeGuard[Model]:
@@ -171,7 +171,7 @@ class OutOfMemoryRecovery:
         self.state.retreats.append(
             {
                 "step": position.step,
-                "accumulate": self.steppers[0].micro_batches if self.steppers else None,
+                "accumulate": self.steppers[0].micro_batch_count if self.steppers else None,
                 "recompute": isinstance(model, Model) and model.recompute,
                 "evaluation_queries": self.chunks.rows,
             }
@@ -188,7 +188,7 @@ class OutOfMemoryRecovery:
         if isinstance(self.model, Model):
             self.model.recompute |= last["recompute"]
         for stepper in self.steppers:
-            stepper.micro_batches = last["accumulate"]
+            stepper.micro_batch_count = last["accumulate"]
         self.chunks.rows = last["evaluation_queries"]
 
     def measured_plan(self, plan: dict[str, Any] | None) -> dict[str, Any] | None:

@@ -20,7 +20,7 @@ from hasten.distributed.processes import Processes
 from hasten.distributed.touched_rows import touched_rows
 from hasten.errors import OutOfMemoryError, first_line, is_out_of_memory
 from hasten.objectives.base import Batch, Encoded, Phase, Term
-from hasten.objectives.prefetch import BatchRequest, Prefetcher, batch_inputs, divided
+from hasten.objectives.prefetch import BatchRequest, Prefetcher, batch_inputs, divide_batch
 from hasten.ops.random import Stream, key, seed_device
 from hasten.ops.transfer import to_device
 from hasten.training.memory import release_memory
@@ -52,23 +52,22 @@ class OptimizerStep:
         self.phase, self.phase_index = phase, phase_index
         self.options, self.precision = options, precision
         self.shard, self.device = shard, device
-        #: the model's parameters that this phase updates
-        self.parameters = list(phase.parameters())
+        self.parameters = list(phase.parameters())  # those of the model that this phase updates
         self.optimizer = make_optimizer(phase, options, scaled=precision.scaler is not None)
         self.tf32 = uses_tf32(options.matmul, device)
         self.prefetcher = None if device.type == "cpu" else Prefetcher(phase, device)
         self.all_reduce = GradientAllReduce(processes) if processes and processes.joined else None
+        # each process gathers the rows that all read: the phase learns of the others' by this
         if self.all_reduce is not None and self.optimizer.gathers:
             phase.union = self.all_reduce.union
         #: ControlFlags of the last step, summed over all processes; None without a process group
         self.summed_control_flags: Tensor | None = None
-        #: micro-batches per step of this process
-        self.micro_batches = options.accumulate
-        #: whether the micro-batches of the last step shared the result of Phase.encode, whose
-        #: memory does not shrink with more micro-batches
+        self.micro_batch_count = options.accumulate  # of a step, in this process
+        #: whether the micro-batches of the last step shared the result of Phase.encode: if memory
+        #: runs out, the error then says that more micro-batches do not help
         self.shares_encoding = False
-        #: called instead of :meth:`eager`, if set: replays the step as a CUDA graph
-        self.capture: Callable[[Batch, Sequence[float]], dict[str, Tensor]] | None = None
+        #: called instead of :meth:`eager`, if set: records the step as a CUDA graph and replays it
+        self.replay: Callable[[Batch, Sequence[float]], dict[str, Tensor]] | None = None
         #: skip a step that runs out of memory (:mod:`.memory_recovery` repeats it), or raise
         self.skips_when_out_of_memory = False
         #: called after the backward pass: raises MemoryError if the run exceeds its memory budget
@@ -79,7 +78,8 @@ class OptimizerStep:
         #: float [1]: the number of processes whose memory ran out; None without a process group
         self.summed_failures: Tensor | None = None
         self.zero = torch.zeros((), device=device)
-        self.if_skipped, self.if_taken = torch.eye(2, device=device).unbind()  # found_inf, steps
+        # the pair (found_inf, steps): (1, 0) for a skipped step, (0, 1) for a taken one
+        self.if_skipped, self.if_taken = torch.eye(2, device=device).unbind()
         #: non-finite steps in a row, and all of them: float32 like found_inf, exact below 2^24
         self.consecutive_nonfinite_steps = torch.zeros((), device=device)
         self.nonfinite_steps = torch.zeros((), device=device)
@@ -89,19 +89,20 @@ class OptimizerStep:
     ) -> dict[str, Tensor]:
         """Take the step; return the loss terms of the whole batch, detached.
 
-        "steps" among them is 1 for a step that was taken; if it is skipped, all values are 0.
-        control_flags: of this process; :attr:`summed_control_flags` then holds those of all. The
-        dict of a run of one process is empty if memory ran out.
+        Its entry "steps" is 1; all entries are 0 for a skipped step. In a run of one process, a
+        step that ran out of memory returns {}. control_flags: those of this process.
         """
         self.optimizer.set_rate(lr)
-        losses = (self.capture or self.eager)(batch, control_flags)
+        losses = (self.replay or self.eager)(batch, control_flags)
         if losses and batch.index == self.phase.steps() - 1:
-            self.optimizer.flush()  # what RowAdam deferred in the epoch: no part of a graph
+            # RowAdam updates a row when it is next read, and all others here: after the step, whose
+            # CUDA graph would repeat it in every step
+            self.optimizer.flush()
         return losses
 
     def eager(self, batch: Batch, control_flags: Sequence[float] = ()) -> dict[str, Tensor]:
         """Take the step with the learning rate that is set."""
-        batch = divided(self.phase, batch, *self.own_micro_batches)
+        batch = divide_batch(self.phase, batch, *self.own_micro_batches)  # ids stay the global ones
         self.zero_grad()
         losses = self.try_accumulate(batch)
         if self.out_of_memory is not None and self.is_single_process:
@@ -139,8 +140,7 @@ class OptimizerStep:
         """Run :meth:`accumulate`, and set missing gradients to zero.
 
         Returns {} if memory runs out, or ran out in an earlier step that is not yet repeated. With
-        several processes it then sets one gradient to NaN on purpose: the all-reduce spreads it, so
-        every process skips the step without further communication.
+        several processes it then sets one gradient to NaN, which the all-reduce spreads: all skip.
         """
         if self.out_of_memory is None:
             try:
@@ -184,17 +184,18 @@ class OptimizerStep:
         """Accumulate the gradients over the micro-batches; return the detached losses by name."""
         losses: dict[str, Tensor] = {}
         micro_batches = batch.micro_batches(*self.own_micro_batches, self.phase.collective)
-        # [0] for encode, [1:] for the micro-batches; on a CPU None: Phase.on_device builds them
+        # [0] for encode, [1:] for the micro-batches: copied to the GPU by the prefetcher, or below;
+        # on a CPU None, as Phase.on_device builds them when encode and terms need them
         inputs = batch.inputs or [None] * (1 + len(micro_batches))
         if self.device.type != "cpu" and batch.inputs is None:
             inputs = to_device(batch_inputs(self.phase, batch, micro_batches), self.device)
         self.shares_encoding = True  # stays so if encode runs out of memory
-        if self.phase.one_seed:
+        if self.phase.one_seed_per_step:
             self.seed(batch, micro_batches[0][0])
         encoded, leaves = self.encode(replace(batch, inputs=inputs[0]))
         self.shares_encoding = bool(encoded)
         for (part, ids), micro_inputs in zip(micro_batches, inputs[1:], strict=True):
-            if not self.phase.one_seed:
+            if not self.phase.one_seed_per_step:
                 self.seed(batch, part)
             with self.precision.autocast():
                 terms = self.phase.terms(leaves, replace(batch, inputs=micro_inputs), ids)
@@ -210,8 +211,8 @@ class OptimizerStep:
     @property
     def own_micro_batches(self) -> tuple[range, int]:
         """The numbers of this process's micro-batches, and the total over all processes."""
-        first = self.shard.rank * self.micro_batches
-        return range(first, first + self.micro_batches), self.shard.world_size * self.micro_batches
+        first, count = self.shard.rank * self.micro_batch_count, self.micro_batch_count
+        return range(first, first + count), self.shard.world_size * count
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
         """The batch of a step. On a GPU, the prefetcher also copies its inputs to the device."""
@@ -221,10 +222,9 @@ class OptimizerStep:
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
         """The result of Phase.encode, and its detached leaves, which accumulate the gradients."""
-        # with RowAdam the rows that this batch reads, up to date; with other optimizers None
-        rows = self.optimizer.gather_rows(batch)
+        rows = self.optimizer.gather_rows(batch)  # of RowAdam's table; None: encode reads them
         if rows is not None:
-            self.phase.start_step()
+            self.phase.start_step()  # encode, which would call it, is not called
             return (rows,), (rows,)
         with self.precision.autocast():
             encoded = self.phase.encode(batch)

@@ -61,7 +61,8 @@ class Trainer:
         self.folder, self.journal, self.progress = folder, journal, progress
         self.evaluate, self.processes = evaluate, processes
         options, self.device = config.training, processes.device
-        self.tables = shard_tables(model, self.phases, options, processes)
+        #: the tables of which each process holds some rows; none by default, or with one process
+        self.sharded_tables = shard_tables(model, self.phases, options, processes)
         precision = Precision(resolve_precision(options.precision, self.device), self.device)
         shard = DataShard(processes.rank, processes.world)
         self.steppers = [  # one for each phase
@@ -73,24 +74,22 @@ class Trainer:
         average: WeightAverage | None = None
         if options.average is not None and self.phases:
             average = WeightAverage(model, options.average, self.steps_per_epoch)
-        self.state = TrainingState(
-            model,
-            self.steppers,
-            Schedule.of(options, self.steps_per_epoch),
-            EarlyStopping(config.evaluation.metrics[0], options.patience),
-            average,
-        )
+        schedule = Schedule.of(options, self.steps_per_epoch)
+        early_stopping = EarlyStopping(config.evaluation.metrics[0], options.patience)
+        self.state = TrainingState(model, self.steppers, schedule, early_stopping, average)
         self.control = RunControl(config, signals, processes, callbacks)
         self.recovery = OutOfMemoryRecovery(model, self.steppers, self.state, journal, processes)
-        bad_steps, fp32_pins = options.bad_steps, self.state.pins
-        self.guard = NonFiniteGuard(model, self.steppers, bad_steps, journal, processes, fp32_pins)
-        if self.tables:  # other processes would wait for the rows of one that ran out of memory
+        # state.pins: the modules that run in fp32, as a lower precision does not suffice for them
+        pins, bad_steps = self.state.pins, options.bad_steps
+        self.guard = NonFiniteGuard(model, self.steppers, bad_steps, journal, processes, pins)
+        if self.sharded_tables:
             self.guard.sharded = True
+            # a process that ran out of memory would leave the step while others wait for its rows
             self.recovery.disable()
-        self.writer = CheckpointWriter(config, self.state, self.tables, processes)
+        self.writer = CheckpointWriter(config, self.state, self.sharded_tables, processes)
         #: the evaluation of the best epoch; None if that was before the run was resumed
         self.best_evaluation: Evaluation | None = None
-        #: a model without phases was fitted before: its one epoch evaluates and saves it
+        # a model without phases is fitted before, without steps: one epoch evaluates and saves it
         self.epochs = options.epochs if self.phases else 1
         self.last_time, self.cleanup_every = time.perf_counter(), options.cleanup_every
         self.sync_interval = _SYNC_INTERVAL_CPU if self.device.type == "cpu" else _SYNC_INTERVAL
@@ -104,14 +103,14 @@ class Trainer:
         self.state.started = self.control.started
         self.model.train()
         if self.config.training.precision == "auto" and not self.state.position.step:
-            fp32_pins, seed = self.state.pins, self.config.seed
-            message = pin_unstable_modules(self.steppers, fp32_pins, self.processes, seed)
-            self.journal.log_train(message)
+            pins, seed = self.state.pins, self.config.seed
+            self.journal.log_train(pin_unstable_modules(self.steppers, pins, self.processes, seed))
         self.compile()
         while self.state.position.epoch < min(self.epochs, until or self.epochs):
             if self.state.early_stopping.exhausted:
                 return f"no improvement for {self.config.training.patience}"
-            if self.train_epoch():
+            out_of_time = self.train_epoch()
+            if out_of_time:
                 return "max_time"
             if self.control.run_callbacks(self.report):
                 return "callback"
@@ -163,8 +162,8 @@ class Trainer:
             self.processes.activity = f"step {position.step + 1}, phase {phase.name}"
             flags = self.control.collect() if stepper.all_reduce else ControlFlags()
             try:
-                # a signal interrupts a step only while torch.compile compiles it, and only in a run
-                # of one process: several processes must stop after the same step
+                # A signal stops the run after the step, or at once while torch.compile compiles the
+                # step. Of several processes none stops at once: all stop after the same step
                 interrupts = is_compiling if self.processes.world == 1 else (lambda: False)
                 with self.control.signals.immediate(interrupts):
                     values = stepper(batch, state.schedule.at(position.step), flags)
@@ -177,10 +176,11 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # a step can be undone until the phase ends, or weights are averaged or saved: check for
-            # lack of memory before that
-            check = sync or position.index == phase.steps() or state.average_due or self.is_save_due
-            if self.recovery.recover(stepper, batch, check):  # the position was set back
+            # Steps without enough memory were skipped; recover repeats them. To ask other processes
+            # waits for the device: only at synchronizations, and before it is too late to repeat
+            last = position.index == phase.steps()
+            ask_others = sync or last or state.average_due or self.is_save_due
+            if self.recovery.recover(stepper, batch, ask_others):  # the position was set back
                 continue
             state.average_weights(stepper)
             if self.cleanup_every and position.step % self.cleanup_every == 0:
@@ -236,15 +236,15 @@ class Trainer:
             with nullcontext() if state.average is None else state.average.applied():
                 evaluation = self.evaluate()
             self.if_stopped_save_and_raise()
-            if not evaluation.values:  # out of time: a resumed run begins with this evaluation
+            if evaluation.was_stopped:  # out of time: a resumed run begins with this evaluation
                 self.save()
                 return True
             self.model.train()
             totals.evaluate_seconds += evaluation.seconds
             is_best = early_stopping.update(evaluation.values[early_stopping.metric], finished)
         position.epoch, position.phase, position.index, position.step_of_epoch = finished, 0, 0, 0
-        # examples are counted over the whole run, so the rate uses their mean number per epoch
-        rate = totals.examples // finished / max(totals.epoch_seconds, 1e-9)
+        examples_per_epoch = totals.examples // finished  # totals.examples are those of the run
+        rate = examples_per_epoch / max(totals.epoch_seconds, 1e-9)
         seconds, memory = totals.epoch_seconds, self.recovery.budget.describe_usage()
         self.report = EpochReport(
             finished, position.step, losses, state.lr, seconds, rate, memory, evaluation, is_best
@@ -295,6 +295,6 @@ class Trainer:
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue exactly where the checkpoint was written."""
-        self.state.load(self.tables.own_rows(checkpoint))
+        self.state.load(self.sharded_tables.own_rows(checkpoint))
         checkpoint.tensors.clear()  # the caller holds it while the run goes on
         self.recovery.restore()

@@ -79,10 +79,14 @@ class Checker:
         device = next(model.parameters()).device
         with torch.no_grad():
             evaluation = evaluate(
-                model, self.task, [self.metric], device=device, chunks=QueryChunks(lambda: None)
+                model,
+                self.task,
+                [self.metric],
+                device=device,
+                memory_retry=QueryChunks(lambda: None),
             )
-        assert evaluation.ranks is not None
-        values = values_by_query(self.task, evaluation.ranks, [self.metric])[self.metric]
+        assert evaluation.rank_counts is not None
+        values = values_by_query(self.task, evaluation.rank_counts, [self.metric])[self.metric]
         return float(values.sums[self.known].sum() / max(1, values.counts[self.known].sum()))
 
     def compare(self, model: Model) -> Check:

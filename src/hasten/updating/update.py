@@ -12,8 +12,8 @@ import torch
 from hasten.comparison.verdict import Margin
 from hasten.config import RunConfig
 from hasten.config_loading.build import build_config, load_config
+from hasten.data.mapped_datasets import in_memory
 from hasten.data.store import fingerprint, load_stored
-from hasten.data.stores import in_memory
 from hasten.data.tables import TRAIN, AnyDataset, Dataset
 from hasten.distributed.device import prepare_torch
 from hasten.errors import ConfigurationError, UsageError

@@ -44,7 +44,7 @@ def phase_of(model, histories, negatives=0):
     if isinstance(model, TiSASRec):
         own = personal_times(histories, LENGTH, unseen=1)
     return NextItemPhase(
-        model, own, items=ITEMS, batch_size=9, max_length=LENGTH, negatives=negatives
+        model, own, item_count=ITEMS, batch_size=9, max_length=LENGTH, negative_count=negatives
     )
 
 

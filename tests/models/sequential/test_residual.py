@@ -47,7 +47,7 @@ def _model(**options):
 
 def _phase(model):
     return NextItemPhase(
-        model, _histories(), items=ITEMS, batch_size=USERS, max_length=10, negatives=0
+        model, _histories(), item_count=ITEMS, batch_size=USERS, max_length=10, negative_count=0
     )
 
 

@@ -67,7 +67,7 @@ def test_recompute_keeps_far_fewer_activations():
         model = SASRec(options, Sizes(users=60, items=ITEMS)).train()
         model.recompute = recompute
         phase = NextItemPhase(
-            model, histories, items=ITEMS, batch_size=60, max_length=40, negatives=0
+            model, histories, item_count=ITEMS, batch_size=60, max_length=40, negative_count=0
         )
         batch = phase.plan(0, 0, 0)
         seen: dict[int, int] = {}

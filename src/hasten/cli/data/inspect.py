@@ -209,9 +209,9 @@ def check(
 
     hasten data check events.csv --deep
     """
+    from hasten.data.mapped_datasets import MAPPED  # noqa: PLC0415
     from hasten.data.store import describe_data  # noqa: PLC0415 - slow to import
     from hasten.data.store_folder.manifest import verify  # noqa: PLC0415
-    from hasten.data.stores import MAPPED  # noqa: PLC0415
 
     started = time.perf_counter()
     _, dataset, _ = _load(path, format, sets, model)

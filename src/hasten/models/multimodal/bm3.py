@@ -194,7 +194,7 @@ class BM3Phase(FeaturePhase):
 
     def encode_inputs(self, batch: Batch) -> Inputs:
         inputs: Inputs = super().encode_inputs(batch)
-        if not self.one_seed:
+        if not self.one_seed_per_step:
             return inputs
         seed, count = self.dropout_seed(batch), 1 + len(cast(BM3, self.model).projections)
         return replace(inputs, keys=torch.tensor([signed(key(seed, n)) for n in range(count)]))

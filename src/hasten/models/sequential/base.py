@@ -171,10 +171,10 @@ class SequentialModel(Model):
         self.recompute = training.recompute
         options = self.options
         sizes: dict[str, Any] = {
-            "items": self.sizes.items,
+            "item_count": self.sizes.items,
             "batch_size": training.batch_size,
             "max_length": options.max_length,
-            "negatives": options.sampled,
+            "negative_count": options.sampled,
             "prepare": prepare,
         }
         if options.loss != "sampled-softmax":

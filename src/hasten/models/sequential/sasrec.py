@@ -1,12 +1,15 @@
 """SASRec: self-attentive sequential recommendation (Kang & McAuley 2018).
 
-The embedded tokens ``x = √D · item + position`` pass dropout, blocks of causal self-attention and a
-point-wise feed-forward network with residuals, and a final layer norm; the score of an item is
-``x · item`` (equations 2-6 of the paper). Differences from the paper: positions are counted from
-the end of the sequence, so the most recent item always has position 0; padding is not attended to
-unless ``padding=keys``. :mod:`.self_attention` lists the differences within a block. Losses:
-cross-entropy over all items or over sampled items, BCE (the paper's) and gBCE. A model without
-attention derives from :class:`.base.SequentialModel` and defines ``encode``: see GRU4Rec in
+The embedded tokens ``x = √D · item + position`` go through dropout, then through blocks (causal
+self-attention and a point-wise feed-forward network, each with a residual), then through a final
+layer norm; the score of an item is ``x · item`` (equations 2-6 of the paper). Differences from the
+paper: positions are counted from the end of the sequence, so the most recent item always has
+position 0; padding is not attended to unless ``padding=keys``. :mod:`.self_attention` lists the
+differences within a block. Losses: cross-entropy over all items or over sampled items, BCE (the
+paper's) and gBCE.
+
+Models with self-attention derive from :class:`.AttentionModel` and define ``hidden``; other
+sequential models derive from :class:`.base.SequentialModel` and define ``encode``: see GRU4Rec in
 docs/extending.md.
 
 Shapes: B sequences, L length, D width, H heads, T tokens of all sequences together, N items.
@@ -42,6 +45,7 @@ class SASRecOptions(AttentionOptions):
         "key mask",
     )
 
+    # norm=query: only queries are computed from the normalized input (:mod:`.self_attention`)
     @model_validator(mode="after")
     def _check_padding(self) -> SASRecOptions:
         if self.padding == "keys" and self.norm == "pre":
@@ -64,6 +68,8 @@ class SASRec(AttentionModel):
     def __init__(self, options: SASRecOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         self.positions = EmbeddingTable(options.max_length, options.width)
+        # not in AttentionModel.__init__: initial weights are drawn in the order of creation, the
+        # embeddings of each model before the blocks
         self.build_blocks()
 
     def hidden(

@@ -1,4 +1,4 @@
-"""Residuals of a softmax or sigmoid as fp16 operands of a product.
+"""Gradients with respect to the logits of a softmax or sigmoid, as fp16 operands of a product.
 
 fp16 rounds numbers below 6e-5 coarsely and turns those below 6e-8 to zero. Most probabilities in a
 softmax over a large catalogue are that small. The loss scale does not help, because it is applied

@@ -1,4 +1,4 @@
-"""Binary cross-entropy of one positive against k sampled negatives, plain and generalized (gBCE).
+"""The losses ``bce`` and ``gbce``: binary cross-entropy of one positive and k sampled negatives.
 
 ``sum_t [ beta * softplus(-s_t+) + sum_k softplus(s_tk-) ]`` with s = x · e.
 beta = 1 is the usual BCE (Kang & McAuley 2018, equation 7, for k = 1). gBCE (Petrov & Macdonald

@@ -1,4 +1,4 @@
-"""Softmax cross-entropy of targets against items sampled once for the whole batch.
+"""The loss ``sampled-softmax``: each target against items that are sampled once for the batch.
 
 ``sum_t [ log(exp(s_t+) + sum_j exp(s_tj + w_j)) - s_t+ ]`` with s = x · e. w_j =
 log(c_j / E[c_j]), where c_j is the number of times that item j was drawn (the logQ correction:

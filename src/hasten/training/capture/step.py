@@ -122,7 +122,7 @@ class StepCapture:
         steps = stepper.phase.steps()
         if batch.index < steps - 1 or steps == 1:
             self.size = len(batch.ids)
-        alike = len(batch.ids) == self.size and stepper.micro_batches == 1
+        alike = len(batch.ids) == self.size and stepper.micro_batch_count == 1
         if self.note or not alike or batch.packed is None:
             return None
         key = layout(batch.inputs), stepper.phase.host_values(batch)
@@ -195,7 +195,7 @@ def refusal(stepper: OptimizerStep, options: TrainingOptions) -> str | None:
         return f"CUDA graphs need a CUDA device, not {stepper.device.type}"
     for reason, holds in {
         "several processes sum their gradients": stepper.all_reduce is not None,
-        "training.accumulate is more than 1": stepper.micro_batches > 1,
+        "training.accumulate is more than 1": stepper.micro_batch_count > 1,
         "training.recompute reads the state of the generator": options.recompute,
         "training.compile is on": options.compile != "off",
         "fp16 scales the loss": stepper.precision.scaler is not None,
@@ -203,7 +203,7 @@ def refusal(stepper: OptimizerStep, options: TrainingOptions) -> str | None:
         if holds:
             return reason
     stepper.phase.fix_shapes()
-    return stepper.phase.varying
+    return stepper.phase.no_capture_reason
 
 
 def capture_steps(
@@ -220,7 +220,7 @@ def capture_steps(
         if mode == "never" or why is not None:
             refused[stepper.phase_index] = why
         else:
-            stepper.capture = StepCapture(stepper, mode)
+            stepper.replay = StepCapture(stepper, mode)
         if mode == "always" and why is not None:
             raise ConfigurationError(
                 f"training.capture=always: phase {stepper.phase.name} cannot be captured: {why}; "
@@ -229,8 +229,8 @@ def capture_steps(
 
     def report() -> list[dict[str, Any]]:
         return [
-            stepper.capture.to_json()
-            if isinstance(stepper.capture, StepCapture)
+            stepper.replay.to_json()
+            if isinstance(stepper.replay, StepCapture)
             else {
                 "phase": stepper.phase.name,
                 "in_effect": False,

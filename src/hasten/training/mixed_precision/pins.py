@@ -88,10 +88,14 @@ def compare(
 
     tolerances: of :func:`first_fault`. Raises OutOfMemoryError if more would not need less memory.
     """
-    low, high, count = stepper.precision, Precision("fp32", stepper.device), stepper.micro_batches
+    low, high, count = (
+        stepper.precision,
+        Precision("fp32", stepper.device),
+        stepper.micro_batch_count,
+    )
     try:
         while True:
-            stepper.micro_batches = micro_batches
+            stepper.micro_batch_count = micro_batches
             try:
                 full = Recording(stepper, batch, model, high)
                 return first_fault(full, Recording(stepper, batch, model, low), *tolerances)
@@ -105,13 +109,13 @@ def compare(
                 raise OutOfMemoryError(f"memory ran out ({reason})")
             micro_batches *= 2
     finally:
-        stepper.micro_batches = count
+        stepper.micro_batch_count = count
 
 
 def nonfinite_module(stepper: OptimizerStep, batch: Batch, model: nn.Module) -> Fault | None:
     """The fault of a step whose gradients are not finite, found by computing it again."""
     with suppress(OutOfMemoryError):
-        return compare(stepper, batch, model, stepper.micro_batches)
+        return compare(stepper, batch, model, stepper.micro_batch_count)
     return None
 
 
@@ -212,7 +216,7 @@ def _pin_modules(
     """Pin modules until the phase holds; what is left if that is not enough."""
     for index in range(min(_BATCHES, stepper.phase.steps())):
         batch = stepper.phase.plan(seed, 0, index)
-        parts, tolerances = 2 * stepper.micro_batches, (OUTPUT_TOLERANCE, GRADIENT_TOLERANCE)
+        parts, tolerances = 2 * stepper.micro_batch_count, (OUTPUT_TOLERANCE, GRADIENT_TOLERANCE)
         while fault := compare(stepper, batch, model, parts, *tolerances):
             if not fault.module or fault.module in pins.found or len(pins.found) == _MOST:
                 return fault

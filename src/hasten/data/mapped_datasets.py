@@ -1,4 +1,4 @@
-"""Data in the mapped files of a store, of either kind."""
+"""Datasets of prepared stores, events and graphs: which classes they are, and copies in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hasten.data.event_store.mapped import MappedDataset
 from hasten.data.graph_store.mapped import MappedGraph
 from hasten.data.tables import AnyDataset
 
-#: the datasets of stores
+#: the classes of datasets whose arrays are memory-mapped files of a store
 MAPPED = (MappedDataset, MappedGraph)
 
 
