@@ -108,15 +108,18 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
     tables = shard_tables(model, phases, config.training, processes)
     shard = DataShard(processes.rank, processes.world)
     sent: dict[str, int] = {}
+    calls: dict[str, int] = {}
 
     def counting(name: str) -> Any:
         """The collective; counts the elements that this process gives to it."""
         collective = getattr(Processes, name)
 
-        def counted(self: Processes, tensor: Tensor, what: str, *rank: int) -> Tensor:
-            gives = name != "broadcast_" or rank == (self.rank,)
+        def counted(self: Processes, tensor: Tensor, *given: Any) -> Tensor:
+            what = given[2] if name == "all_to_all" else given[0]
+            gives = name != "broadcast_" or given[1:] == (self.rank,)
             sent[what] = sent.get(what, 0) + tensor.numel() * gives
-            return collective(self, tensor, what, *rank)
+            calls[what] = calls.get(what, 0) + 1
+            return collective(self, tensor, *given)
 
         return patch.object(Processes, name, counted)
 
@@ -125,16 +128,18 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
             OptimizerStep(phase, n, config.training, Precision("fp32", CPU), shard, CPU, processes)
             for n, phase in enumerate(phases)
         ]
-    losses, read, queries = [], 0, 0
+    losses, queries = [], 0
+    read = {"of all": 0, "own": 0}
     with ExitStack() as counters:
-        for name in ("broadcast_", "sum_", "max_", "sum_at_"):
+        for name in ("broadcast_", "sum_", "max_", "sum_at_", "all_to_all"):
             counters.enter_context(counting(name))
         for step, epoch, index in islice(_positions(steps), STEPS):
             if index == 0:
                 step.phase.start_epoch(0, epoch)
             batch = step.phase.plan(0, epoch, index)
             batch = batch.divided(*step.own_micro_batches, step.phase.collective)
-            read += _numbers_read(model, step, batch)
+            kind, numbers = _numbers_read(model, step, batch)
+            read[kind] += numbers
             queries += step.phase.examples(batch)
             losses.append({k: float(v) for k, v in step(batch, 1e-2).items()})
             if index == step.phase.steps() - 1:
@@ -150,6 +155,7 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
         "metrics": found.values,
         "ranks": [counts.tolist() for counts in vars(found.ranks).values()],
         "sent": sent,
+        "calls": calls,
         "read": read,
         "queries": queries,
         "held": {name: list(p.shape) for name, p in model.named_parameters()},
@@ -166,13 +172,17 @@ def _positions(steps: Sequence[OptimizerStep]) -> Iterator[tuple[OptimizerStep, 
                 yield step, epoch, index
 
 
-def _numbers_read(model: nn.Module, step: OptimizerStep, batch: Batch) -> int:
-    """The numbers of the rows that a step reads, with those of inner layers of a graph."""
+def _numbers_read(model: nn.Module, step: OptimizerStep, batch: Batch) -> tuple[str, int]:
+    """The numbers of the rows that a step reads, with those of inner layers of a graph.
+
+    They are read by all processes if the encoder of a graph reads them, else by this one.
+    """
     table = step.phase.table or step.phase.divisible
     width, inner = table.weight.shape[1], ()
     if table.candidates is not None and isinstance(model, KGAT):
         inner = model.options.layers[:-1]
-    return len(table.read(batch)) * sum((width, *inner))
+    kind = "own" if table.candidates is None else "of all"
+    return kind, len(table.read(batch)) * sum((width, *inner))
 
 
 def table_losses(processes: Processes) -> dict[str, float]:
