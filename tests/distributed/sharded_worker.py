@@ -29,7 +29,7 @@ from hasten.ops.graph.propagated_rows import RequestedNodes, propagated_rows
 from hasten.ops.losses import catalogue_loss
 from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
 from hasten.ops.losses.table_losses import table_cross_entropy, table_one_to_many
-from hasten.ops.sharded_table import ShardedTable
+from hasten.ops.sharded_table import JoinedRows, ShardedTable
 from hasten.ops.table import EmbeddingTable
 from hasten.runs.tensor_file import TensorFile
 from hasten.training.optimizers.row_adam import RowAdam
@@ -249,6 +249,78 @@ def table_losses(processes: Processes) -> dict[str, float]:
     return errors
 
 
+def requested_rows(processes: Processes) -> dict[str, Any]:
+    """Rows of one and of two tables that processes ask for, and sums of what they send back."""
+    generator = torch.Generator().manual_seed(3)
+    totals, world = [101, 17], processes.world
+    found: dict[str, Any] = {}
+    for tables in (1, 2):
+        shards = [RowShard(processes, total) for total in totals[:tables]]
+        joined = JoinedRows(shards) if tables > 1 else shards[0]
+        ask, count = joined.requests(), sum(totals[:tables])
+        whole = torch.randn(count, 3, generator=generator)
+        starts = [0, totals[0]]
+        held = torch.cat(
+            [whole[b + s.first : b + s.stop] for b, s in zip(starts, shards, strict=False)]
+        )
+        for step, most in enumerate((0, 1, count, 5, count)):
+            numbers = [torch.randperm(count, generator=generator)[: most >> rank].sort().values
+                       for rank in range(world)]  # fmt: skip
+            numbers[step % world] = numbers[0][:0]  # this one has no examples
+            if step == 4:  # all ask the last process only
+                numbers = [n[n >= count - 3] for n in numbers]
+            values = [torch.randn(len(ids), 3, generator=generator) for ids in numbers]
+            requested = ask(numbers[processes.rank])
+            rows = requested.fetch(held[requested.rows])
+            sums = requested.sum_back(values[processes.rank])
+            expected = torch.zeros_like(whole)
+            for ids, each in zip(numbers, values, strict=True):
+                expected[ids] += each
+            total = torch.zeros_like(held)
+            total[requested.rows] = sums
+            of_process = torch.cat(
+                [expected[b + s.first : b + s.stop] for b, s in zip(starts, shards, strict=False)]
+            )
+            found[f"{tables} tables, step {step}"] = {
+                "rows": torch.equal(rows, whole[numbers[processes.rank]]),
+                "sums": torch.equal(total, of_process),  # in the order of ranks, so exact
+                "distinct": bool((requested.rows.diff() > 0).all()),
+                "held": len(requested.rows),
+                "asked": len(numbers[processes.rank]),
+            }
+    return found
+
+
+def skipped(name: str, processes: Processes) -> dict[str, Any]:
+    """A step in which the last process alone has a gradient that is not finite, and the next."""
+    config, _, model, phases = built(name, processes)
+    shard_tables(model, phases, config.training, processes)
+    shard = DataShard(processes.rank, processes.world)
+    step = OptimizerStep(
+        phases[-1], len(phases) - 1, config.training, Precision("fp32", CPU), shard, CPU, processes
+    )
+    for phase in phases:
+        phase.start_epoch(0, 0)
+    table = phases[-1].table.weight
+    before, backward = table.detach().clone(), step.backward
+
+    def spoiled(terms: Any, losses: dict[str, Tensor]) -> None:
+        backward(terms, losses)
+        if processes.rank == processes.world - 1:
+            leaf = step.optimizer.parameters[step.optimizer._number]
+            leaf.grad[0, 0] = torch.inf
+
+    with patch.object(step, "backward", spoiled):
+        first = step(phases[-1].plan(0, 0, 0), 1e-2)
+    unchanged = torch.equal(before, table)
+    second = step(phases[-1].plan(0, 0, 1), 1e-2)
+    return {
+        "steps": [float(first["steps"]), float(second["steps"])],
+        "unchanged": unchanged,
+        "goes on": not torch.equal(before, table),
+    }
+
+
 def graph_products(processes: Processes) -> dict[str, float]:
     """How far products with a graph and a table in parts are from dense ones, with gradients."""
     torch.manual_seed(3)
@@ -339,6 +411,10 @@ def main() -> None:
         found = {name: train(name, processes) for name in MODELS}
         found["table losses"] = table_losses(processes)
         found["graph products"] = graph_products(processes)
+        found["requested rows"] = requested_rows(processes)
+        found["skipped"] = {
+            name: skipped(name, processes) for name in ("sasrec-bce", "bprmf", "kgat")
+        }
     (OUT / f"{processes.rank}.json").write_text(json.dumps(found))
 
 

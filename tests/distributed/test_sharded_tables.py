@@ -155,6 +155,24 @@ def test_a_step_over_a_graph_sends_the_table_for_inner_layers_only(
         assert [each["the vectors of a step"] for each in sent] == [vectors] * len(several)
 
 
+def test_requested_rows_are_those_of_the_holders_and_sums_are_in_the_order_of_ranks(several):
+    for each in several:
+        assert len(each["requested rows"]) == 10
+        for found in each["requested rows"].values():
+            assert found["rows"]
+            assert found["sums"]
+            assert found["distinct"]
+    last = [each["requested rows"]["1 tables, step 4"] for each in several]
+    assert [found["held"] > 0 for found in last] == [False] * (len(several) - 1) + [True]
+    assert 0 in [found["asked"] for found in last]
+
+
+def test_a_gradient_that_is_not_finite_on_one_process_skips_the_step_on_all(several):
+    for each in several:
+        for found in each["skipped"].values():
+            assert found == {"steps": [0.0, 1.0], "unchanged": True, "goes on": True}
+
+
 def test_losses_over_sharded_tables_are_those_over_whole_tables(several):
     for each in several:
         assert len(each["table losses"]) == 7
