@@ -268,7 +268,7 @@ def requested_rows(processes: Processes) -> dict[str, Any]:
                        for rank in range(world)]  # fmt: skip
             numbers[step % world] = numbers[0][:0]  # this one has no examples
             if step == 4:  # all ask the last process only
-                numbers = [n[n >= count - 3] for n in numbers]
+                numbers = [torch.arange(count - 3, count)[: 9 * len(n)] for n in numbers]
             values = [torch.randn(len(ids), 3, generator=generator) for ids in numbers]
             requested = ask(numbers[processes.rank])
             rows = requested.fetch(held[requested.rows])

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.arrays import distinct
+from hasten.arrays import Int64, distinct
 from hasten.distributed.processes import Processes
+from hasten.ops.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,12 @@ class RequestedRows:
         for start, stop in pairwise([0, *accumulate(self.given)]):
             sums.index_add_(0, self.places[start:stop], received[start:stop])
         return sums
+
+
+def asked_for(requests: Int64) -> tuple[Int64, Int64]:
+    """The distinct rows, ascending, and the place of each request among them."""
+    rows = distinct(requests)
+    return rows, np.searchsorted(rows, requests)
 
 
 class RowRequests:
@@ -96,23 +103,17 @@ class RowRequests:
             message[holder, 2 + place.clamp(max=self.space)] = local
             each = [1] * world
             received = self.processes.all_to_all(message, each, each, "the ids of a step")
-            on_host = torch.cat([asked, received.view(-1)]).cpu().numpy()
+            on_host = torch.cat([asked, received.reshape(-1)]).cpu().numpy()
             most = int((messages := on_host[world:].reshape(world, -1))[:, 1].max())
             if most <= self.space:
                 break
             self.space = most * 5 // 4
         given, wanted = messages[:, 0], messages[:, 2:-1]
-        wanted = wanted[np.arange(self.space) < given[:, None]]
-        rows = distinct(wanted)
-        places = np.searchsorted(rows, wanted)
+        rows, places = asked_for(wanted[np.arange(self.space) < given[:, None]])
         order = None
         if self.tables > 1:
             order = (asked.cumsum(0) - asked)[holder] + place
+        found = to_device((torch.from_numpy(rows), torch.from_numpy(places)), device)
         return RequestedRows(
-            self.processes,
-            torch.from_numpy(rows).to(device),
-            torch.from_numpy(places).to(device),
-            given.tolist(),
-            on_host[:world].tolist(),
-            order,
+            self.processes, *found, given.tolist(), on_host[:world].tolist(), order
         )
