@@ -9,15 +9,13 @@ from the arrays of the code; bandwidths are those that the maker states. So seco
 bounds: operations at the stated peak, nothing waits but for what is listed. All assumptions are
 printed with the result.
 
-Three ways to hold the table of N rows and width D on P GPUs, of which a step reads R rows in all,
-and r for the examples of one GPU:
+Two ways to hold the table of N rows and width D on P GPUs, of which a step reads R rows in all, and
+r for the examples of one GPU:
 
 - whole: on each GPU; the gradients of the R rows are summed, or of the whole table if R is more
-  than a third of N (what runs on GPUs today);
-- sharded: N / P rows each, all R rows sent to every GPU, their gradients summed (what runs on CPUs
-  today, decision 16);
-- all-to-all: N / P rows each, each GPU asks for its r rows and sends their gradients back (not
-  built).
+  than a third of N;
+- sharded: N / P rows each, each GPU asks for its r rows and sends their gradients back (decision
+  16).
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ from bench.results import RESULTS, circumstances, page, write_result
 from hasten.distributed.touched_rows import FEWEST
 
 NAME = "cluster-estimate"
-WAYS = ("whole", "sharded", "all-to-all")
+WAYS = ("whole", "sharded")
 FLOAT, INT64 = 4, 8
 
 
@@ -138,27 +136,25 @@ def gpu_bytes(work: Workload, pieces: Pieces, way: str, gpus: int) -> dict[str, 
         return {"weights": table, "moments": 2 * table, "gradients": gradients} | found
     last_update = INT64 * work.items / gpus
     held = {"weights": table / gpus + last_update, "moments": 2 * table / gpus}
-    # the rows with their moments, gradients and the buffer of the exchange
-    rows = 3 * read + 2 * read / gpus if way == "sharded" else 6 * own
+    # rows of examples and their gradients, each once more at its holder, which has the distinct
+    # ones with moments and gradients
+    rows = 4 * own + 4 * read / gpus
     return held | {"gradients": rows + dense} | found
 
 
 def sent_bytes(work: Workload, pieces: Pieces, way: str, gpus: int) -> dict[str, float]:
     """What a GPU sends in a step; as much arrives. Sums by a ring: 2 (P - 1) / P of the bytes.
 
-    ids: those of each GPU go to all, so that all know which rows are exchanged.
+    ids: with whole tables those of each GPU go to all; else to their holders, with a quarter more.
     """
     others = (gpus - 1) / gpus
-    read, own = rows_read(work, gpus)
+    own = rows_read(work, gpus)[1]
     row = FLOAT * work.width
     dense = 2 * others * FLOAT * pieces.dense_parameters
-    ids = INT64 * (gpus - 1) * own
     if way == "whole":
+        ids = INT64 * (gpus - 1) * own
         return {"rows": 2 * others * row * summed_rows(work, gpus), "dense": dense, "ids": ids}
-    if way == "sharded":  # each row is sent to all, then its gradient is summed over all
-        rows = others * row * read + 2 * others * row * read
-        return {"rows": rows, "dense": dense, "ids": ids}
-    return {"rows": others * (2 * row + INT64) * own, "dense": dense}
+    return {"rows": others * 2 * row * own, "dense": dense, "ids": others * INT64 * own * 5 / 4}
 
 
 def step_seconds(
@@ -166,13 +162,13 @@ def step_seconds(
 ) -> dict[str, float]:
     """Lower bounds of the parts of a step; ``plan`` runs beside the others, in a thread.
 
-    The ids of all processes are joined on the host if the table is sharded. With whole tables the
-    device does that, and if each GPU asks for its own rows nobody does: neither is counted.
+    requests: if the table is sharded, the host finds the rows that others ask for, and the device
+    waits. With whole tables the device joins the ids of all processes, which is not counted.
     """
     targets = work.batch * work.events_of_a_user
     own = rows_read(work, gpus)[1]
     plan = pieces.plan_seconds * targets + pieces.order_seconds * work.batch * gpus
-    plan += pieces.union_seconds * own * gpus if way == "sharded" and gpus > 1 else 0.0
+    asked = pieces.request_seconds * own if way == "sharded" and gpus > 1 else 0.0
     updated = work.items if way == "whole" else rows_read(work, gpus)[0] / gpus
     # Adam: weight, gradient and two moments read, three written; one more pass for the norm
     adam = 8 * FLOAT * work.width * updated
@@ -184,13 +180,14 @@ def step_seconds(
         "compute": max(pieces.flops * targets / hardware.flops, moved),
         "launches": work.kernels * hardware.launch,
         "exchange": sum(sent_bytes(work, pieces, way, gpus).values()) / link,
+        "requests": asked,
         "plan": plan,
     }
 
 
 def seconds(parts: Mapping[str, float]) -> float:
     """Of a step: launches overlap with the work of the device, and the plan with everything."""
-    device = max(parts["compute"], parts["launches"]) + parts["exchange"]
+    device = max(parts["compute"], parts["launches"]) + parts["exchange"] + parts["requests"]
     return max(device, parts["plan"])
 
 
@@ -276,7 +273,7 @@ def table(found: Sequence[Mapping[str, Any]]) -> list[str]:
         "machine, GB": lambda f: gb(f["host_bytes"]),
         "rows of a step: R, r": lambda f: ", ".join(f"{n:,.0f}" for n in f["rows"].values()),
         "sent by a GPU in a step, MB": lambda f: f"{sum(f['sent_bytes'].values()) / 1e6:,.3g}",
-        "compute, launches, exchange, plan, ms": lambda f: ", ".join(
+        "compute, launches, exchange, requests, plan, ms": lambda f: ", ".join(
             f"{1e3 * value:,.3g}" for value in f["seconds"].values()
         ),
         "epoch, s (of it the order of users)": lambda f: (
@@ -324,7 +321,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     pieces = measure_pieces(
         work.width, work.events_of_a_user, work.blocks, work.negatives, work.popularity
     )
-    ways = [(way, count) for way in WAYS for count in gpus if count > 1 or way != "all-to-all"]
+    ways = [(way, count) for way in WAYS for count in gpus]
     found = [estimate(work, pieces, hardware, way, count) for way, count in ways]
     result = {
         "name": NAME,

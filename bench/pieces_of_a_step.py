@@ -18,9 +18,10 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench.gpu_steps import Traffic
-from hasten.arrays import Int64, distinct
+from hasten.arrays import Int64
 from hasten.config import TrainingOptions
 from hasten.data.tables import Histories
+from hasten.distributed.row_requests import asked_for
 from hasten.models.interface import Sizes
 from hasten.models.sequential.sasrec import SASRec, SASRecOptions
 from hasten.objectives.sampled_softmax import SampledSoftmaxPhase
@@ -32,7 +33,7 @@ from hasten.training.step import DataShard, OptimizerStep
 ITEMS, SMALL, LARGE = 20_000, 128, 256
 #: of the plans: so many that rows are sorted and gathered from memory, as in the estimate
 PLANNED_ITEMS, PLANNED_USERS, REPEATS = 1_000_000, 16_384, 5
-#: processes whose ids are joined, and users of an epoch that are shuffled
+#: processes that ask, and users of an epoch that are shuffled
 LISTS, SHUFFLED = 8, 4_000_000
 _CPU = torch.device("cpu")
 
@@ -44,9 +45,9 @@ class Pieces:
     Of a target: flops; moved_bytes, read and written by operations; kept_bytes, for the backward
     pass; plan_seconds, in which a process finds the rows that its own examples read. Of a user of
     the global batch: order_seconds, in which each process sorts the users by length; and
-    shuffle_seconds, once in an epoch, for the order of all users. union_seconds: of each id that
-    processes join. dense_parameters: all but the item table. store_bytes: of an event. user_bytes,
-    item_bytes: of arrays on the host, in each process.
+    shuffle_seconds, once in an epoch, for the order of all users. request_seconds: of each id that
+    processes ask a holder of rows for. dense_parameters: all but the item table. store_bytes: of an
+    event. user_bytes, item_bytes: of arrays on the host, in each process.
     """
 
     flops: float
@@ -55,15 +56,15 @@ class Pieces:
     plan_seconds: float
     order_seconds: float
     shuffle_seconds: float
-    union_seconds: float
+    request_seconds: float
     dense_parameters: int
     store_bytes: float = 4.0
     user_bytes: float = 56.0
     item_bytes: float = 8.0
     how: str = (
         f"steps of {SMALL} and {LARGE} users, {ITEMS:,} items, operations as on a CPU; plans of "
-        f"{PLANNED_USERS:,} users and {PLANNED_ITEMS:,} items, ids of {LISTS} processes, an order "
-        f"of {SHUFFLED:,} users, one thread; a store has 4 bytes for "
+        f"{PLANNED_USERS:,} users and {PLANNED_ITEMS:,} items, requests of {LISTS} processes, an "
+        f"order of {SHUFFLED:,} users, one thread; a store has 4 bytes for "
         "an event, and 8 for its time, which SASRec does not read; a user has four bounds, a "
         "number, a number of targets and a place in the permutation; an item how often it is drawn"
     )
@@ -91,7 +92,7 @@ def measure_pieces(
         plan_seconds=smallest(planned.plan) / (PLANNED_USERS * length),
         order_seconds=smallest(planned.order) / PLANNED_USERS,
         shuffle_seconds=smallest(lambda _: permutation(SHUFFLED, 1)) / SHUFFLED,
-        union_seconds=planned.union_seconds(),
+        request_seconds=planned.request_seconds(),
         dense_parameters=everything - table,
     )
 
@@ -161,12 +162,12 @@ class StepAtSize:
         batch = self.phase.plan(0, 0, 0)
         self.phase.read(replace(batch, index=number))
 
-    def union_seconds(self) -> float:
-        """CPU seconds for each id in which those of :data:`LISTS` processes are joined."""
+    def request_seconds(self) -> float:
+        """CPU seconds for each id in which a holder finds its rows, asked for by many processes."""
         batch = self.phase.plan(0, 0, 0)
         parts = [batch.divided(range(rank, rank + 1), LISTS) for rank in range(LISTS)]
         together = np.concatenate([self.phase.read(part).numpy() for part in parts])
-        return smallest(lambda _: distinct(together)) / len(together)
+        return smallest(lambda _: asked_for(together)) / len(together)
 
     def parameters(self) -> tuple[int, int]:
         """Those of the item table, and all."""

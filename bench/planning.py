@@ -6,14 +6,15 @@ No processes are started: this one prepares its part of steps as the first of so
 the tensors that the model reads. Counted, for a step: random numbers that are drawn, ids that are
 sorted to find the distinct ones, and distinct ids that it sends to the others, where a step needs
 the rows that all processes read. CPU milliseconds are the smallest of five. *union*: to find the
-distinct ones among as many lists as there are processes.
+distinct ones among as many lists as there are processes. *requests*: if the tables are sharded, to
+ask the holders for these rows, and to find the rows that all processes ask the first one for.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -24,6 +25,9 @@ from bench.pieces_of_a_step import draw
 from hasten import arrays
 from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
+from hasten.distributed.processes import Processes
+from hasten.distributed.row_requests import RowRequests
+from hasten.distributed.row_shard import RowShard
 from hasten.objectives import pair_rows, sampled_softmax, step_rows
 from hasten.objectives.base import Batch, Phase
 from hasten.objectives.prefetch import batch_inputs
@@ -68,8 +72,10 @@ def main() -> None:
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 8, 64])
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print("| phase | processes | drawn | sorted | sent | CPU ms | union, CPU ms |")
-    print("| --- " * 7 + "|")
+    print(
+        "| phase | processes | drawn | sorted | sent | CPU ms | union, CPU ms | requests, CPU ms |"
+    )
+    print("| --- " * 8 + "|")
     data = {"events": events(), "triples": triples()}
     for name, (model, settings, kind) in CASES.items():
         config = build_config(model, None, None, (), {**settings, "model.width": 4})
@@ -122,7 +128,7 @@ def measured(phase: Phase, processes: int) -> list[str]:
         lists.append(ids)
         return ids
 
-    union = 0.0
+    union = asked = 0.0
     if rows is not None and processes > 1:
         phase.union = send
         for rank in range(processes):
@@ -132,8 +138,45 @@ def measured(phase: Phase, processes: int) -> list[str]:
         begin = time.process_time()
         arrays.distinct(together)
         union = time.process_time() - begin
+        assert phase.table is not None
+        asked = requests([len(weight) for weight in phase.table.weights], lists)
     cells = [counts["drawn"], counts["sorted"], len(lists[0]) if lists else 0]
-    return [*(f"{each:,}" for each in cells), f"{1e3 * min(found):.2f}", f"{1e3 * union:.2f}"]
+    times = (min(found), union, asked)
+    return [*(f"{each:,}" for each in cells), *(f"{1e3 * each:.2f}" for each in times)]
+
+
+class FirstOf(Processes):
+    """The first of several processes, which gets the messages of all without any of them."""
+
+    def __init__(self, world: int) -> None:
+        super().__init__(CPU)
+        self.world = world
+        self.sent: list[torch.Tensor] = []
+        self.answer: torch.Tensor | None = None
+
+    def all_to_all(
+        self, tensor: torch.Tensor, given: list[int], taken: list[int], what: str
+    ) -> torch.Tensor:
+        self.sent.append(tensor[:1])
+        return tensor if self.answer is None else self.answer
+
+
+def requests(lengths: Sequence[int], lists: Sequence[torch.Tensor]) -> float:
+    """CPU seconds of a process that asks for the first of these rows, and is asked by all."""
+    processes, found = FirstOf(len(lists)), []
+    ask = RowRequests(processes, [RowShard(processes, length).bounds for length in lengths])
+    ask.space = max(map(len, lists))
+    for ids in lists:
+        ask(ids)
+    most = max(int(message[0, 0]) for message in processes.sent)
+    ask.space = most * 5 // 4
+    processes.answer = torch.cat(processes.sent)[:, [*range(2 + ask.space), -1]]
+    processes.answer[:, 1] = most
+    for _ in range(REPEATS):
+        begin = time.process_time()
+        ask(lists[0])
+        found.append(time.process_time() - begin)
+    return min(found)
 
 
 def prepare(phase: Any, batch: Batch, rank: int, processes: int) -> torch.Tensor | None:

@@ -156,18 +156,26 @@ def counted() -> Iterator[dict[str, int]]:
     with (
         patch.object(Processes, "sum_", counting("sum_", given)),
         patch.object(Processes, "broadcast_", counting("broadcast_", given)),
+        patch.object(Processes, "all_to_all", counting("all_to_all", given)),
     ):
         yield given
 
 
 def counting(name: str, given: dict[str, int]) -> Any:
-    """A collective that adds its bytes to ``given``; of a broadcast those of the sender."""
+    """A collective that adds its bytes to ``given``; of a broadcast those of the sender.
+
+    Of an all-to-all, what the process has for itself is left out.
+    """
     collective = getattr(Processes, name)
 
-    def call(self: Processes, tensor: Tensor, what: str, *source: int) -> Tensor:
-        if name == "sum_" or source == (self.rank,):
-            given[what] = given.get(what, 0) + tensor.nbytes
-        found: Tensor = collective(self, tensor, what, *source)
+    def call(self: Processes, tensor: Tensor, *arguments: Any) -> Tensor:
+        what, count = arguments[0], tensor.nbytes
+        if name == "all_to_all":
+            what, kept = arguments[2], arguments[0][self.rank]
+            count -= kept * count // max(1, len(tensor))
+        if name != "broadcast_" or arguments[1:] == (self.rank,):
+            given[what] = given.get(what, 0) + count
+        found: Tensor = collective(self, tensor, *arguments)
         return found
 
     return call

@@ -49,7 +49,7 @@ WORK = Workload(
 )  # fmt: skip
 PIECES = Pieces(
     flops=1e5, moved_bytes=1e4, kept_bytes=1e3, plan_seconds=1e-7, order_seconds=1e-8,
-    shuffle_seconds=1e-6, union_seconds=2e-8, dense_parameters=500,
+    shuffle_seconds=1e-6, request_seconds=2e-8, dense_parameters=500,
 )  # fmt: skip
 
 
@@ -120,6 +120,10 @@ class Counting(Processes):
         self.spread += tensor.nbytes
         return tensor.repeat(self.world, 1)
 
+    def all_to_all(self, tensor, given, taken, what):
+        self.spread += tensor.nbytes
+        return tensor[:1].expand(sum(taken), *tensor.shape[1:])
+
     def gather(self, value, what=""):
         return [value] * self.world
 
@@ -151,17 +155,23 @@ def test_sent_bytes_are_those_of_the_collectives(world, monkeypatch):
         many.setattr(cluster_estimate, "rows_read", lambda *_: (ITEMS / 2, ITEMS / world))
         dense_bytes = sent_bytes(WORK, PIECES, "whole", world)
         assert dense_bytes["rows"] + dense_bytes["dense"] == pytest.approx(summed(weight, dense))
-    processes = Counting(world)
-    shard = RowShard(processes, ITEMS)
-    shard.exchange(rows, weight[rows[shard.held(rows)[0]]].detach())
-    read = nn.Parameter(torch.zeros(len(rows), WIDTH))
     sharded = sent_bytes(WORK, PIECES, "sharded", world)
-    exchanged = others * processes.spread + summed(read, dense)
-    assert sharded.pop("ids") == ids
-    assert sum(sharded.values()) == pytest.approx(exchanged)
-    few = sent_bytes(WORK, PIECES, "all-to-all", world)
-    # rows of one process there, their gradients back, and their ids
-    assert few["rows"] == pytest.approx(others * len(rows) / world * (2 * 4 * WIDTH + 8))
+    assert sharded["dense"] == pytest.approx(summed(dense))
+    processes = Counting(world)
+    ask = RowShard(processes, ITEMS).requests()
+    # as many of each process
+    own = torch.cat([torch.arange(len(rows) // world**2) + first * ITEMS // world
+                     for first in range(world)])  # fmt: skip
+    monkeypatch.setattr(cluster_estimate, "rows_read", lambda *_: (len(rows), len(own)))
+    ask(own)
+    processes.spread = 0
+    requested = ask(own)
+    sharded = sent_bytes(WORK, PIECES, "sharded", world)
+    # of each message three numbers that are no ids, and a quarter that is rounded
+    assert sharded["ids"] == pytest.approx(others * processes.spread, abs=world * 8 * 4)
+    processes.spread = 0
+    requested.sum_back(requested.fetch(torch.zeros(len(requested.rows), WIDTH)))
+    assert sharded["rows"] == pytest.approx(others * processes.spread)
 
 
 @pytest.mark.parametrize("world", [2, 3])
@@ -196,7 +206,7 @@ def test_pieces_of_a_target_add_up_to_steps_of_another_size(single_thread, monke
     assert products < pieces.flops < 1.3 * products
     assert 0 < pieces.plan_seconds < 1e-2
     assert 0 < pieces.order_seconds < 1e-2
-    assert 0 < pieces.union_seconds < 1e-2
+    assert 0 < pieces.request_seconds < 1e-2
     assert 0 < pieces.shuffle_seconds < 1e-2
 
 
@@ -228,9 +238,10 @@ def test_seconds_of_an_epoch():
     assert found["steps"] == 10  # 6,000 users by 640
     parts = found["seconds"]
     own = rows_read(WORK, 16)[1]
-    assert parts["plan"] == pytest.approx(1e-7 * 40 * LENGTH + 1e-8 * 640 + 2e-8 * 16 * own)
-    few = estimate(WORK, PIECES, hardware, "all-to-all", 16)
-    assert few["seconds"]["plan"] == pytest.approx(1e-7 * 40 * LENGTH + 1e-8 * 640)
+    assert parts["plan"] == pytest.approx(1e-7 * 40 * LENGTH + 1e-8 * 640)
+    assert parts["requests"] == pytest.approx(2e-8 * own)
+    assert estimate(WORK, PIECES, hardware, "whole", 16)["seconds"]["requests"] == 0
+    assert seconds(parts) >= parts["exchange"] + parts["requests"]
     assert parts["launches"] == pytest.approx(146 * 5e-6)
     assert parts["exchange"] == pytest.approx(sum(found["sent_bytes"].values()) / 50e9)
     assert found["shuffle_seconds"] == pytest.approx(1e-6 * 6000)

@@ -29,7 +29,7 @@ from hasten.ops.graph.propagated_rows import RequestedNodes, propagated_rows
 from hasten.ops.losses import catalogue_loss
 from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
 from hasten.ops.losses.table_losses import table_cross_entropy, table_one_to_many
-from hasten.ops.sharded_table import ShardedTable
+from hasten.ops.sharded_table import JoinedRows, ShardedTable
 from hasten.ops.table import EmbeddingTable
 from hasten.runs.tensor_file import TensorFile
 from hasten.training.optimizers.row_adam import RowAdam
@@ -108,15 +108,18 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
     tables = shard_tables(model, phases, config.training, processes)
     shard = DataShard(processes.rank, processes.world)
     sent: dict[str, int] = {}
+    calls: dict[str, int] = {}
 
     def counting(name: str) -> Any:
         """The collective; counts the elements that this process gives to it."""
         collective = getattr(Processes, name)
 
-        def counted(self: Processes, tensor: Tensor, what: str, *rank: int) -> Tensor:
-            gives = name != "broadcast_" or rank == (self.rank,)
+        def counted(self: Processes, tensor: Tensor, *given: Any) -> Tensor:
+            what = given[2] if name == "all_to_all" else given[0]
+            gives = name != "broadcast_" or given[1:] == (self.rank,)
             sent[what] = sent.get(what, 0) + tensor.numel() * gives
-            return collective(self, tensor, what, *rank)
+            calls[what] = calls.get(what, 0) + 1
+            return collective(self, tensor, *given)
 
         return patch.object(Processes, name, counted)
 
@@ -125,16 +128,18 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
             OptimizerStep(phase, n, config.training, Precision("fp32", CPU), shard, CPU, processes)
             for n, phase in enumerate(phases)
         ]
-    losses, read, queries = [], 0, 0
+    losses, queries = [], 0
+    read = {"of all": 0, "own": 0}
     with ExitStack() as counters:
-        for name in ("broadcast_", "sum_", "max_", "sum_at_"):
+        for name in ("broadcast_", "sum_", "max_", "sum_at_", "all_to_all"):
             counters.enter_context(counting(name))
         for step, epoch, index in islice(_positions(steps), STEPS):
             if index == 0:
                 step.phase.start_epoch(0, epoch)
             batch = step.phase.plan(0, epoch, index)
             batch = batch.divided(*step.own_micro_batches, step.phase.collective)
-            read += _numbers_read(model, step, batch)
+            kind, numbers = _numbers_read(model, step, batch)
+            read[kind] += numbers
             queries += step.phase.examples(batch)
             losses.append({k: float(v) for k, v in step(batch, 1e-2).items()})
             if index == step.phase.steps() - 1:
@@ -150,6 +155,7 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
         "metrics": found.values,
         "ranks": [counts.tolist() for counts in vars(found.rank_counts).values()],
         "sent": sent,
+        "calls": calls,
         "read": read,
         "queries": queries,
         "held": {name: list(p.shape) for name, p in model.named_parameters()},
@@ -166,13 +172,17 @@ def _positions(steps: Sequence[OptimizerStep]) -> Iterator[tuple[OptimizerStep, 
                 yield step, epoch, index
 
 
-def _numbers_read(model: nn.Module, step: OptimizerStep, batch: Batch) -> int:
-    """The numbers of the rows that a step reads, with those of inner layers of a graph."""
+def _numbers_read(model: nn.Module, step: OptimizerStep, batch: Batch) -> tuple[str, int]:
+    """The numbers of the rows that a step reads, with those of inner layers of a graph.
+
+    They are read by all processes if the encoder of a graph reads them, else by this one.
+    """
     table = step.phase.table or step.phase.divisible
     width, inner = table.weight.shape[1], ()
     if table.candidates is not None and isinstance(model, KGAT):
         inner = model.options.layers[:-1]
-    return len(table.read(batch)) * sum((width, *inner))
+    kind = "own" if table.candidates is None else "of all"
+    return kind, len(table.read(batch)) * sum((width, *inner))
 
 
 def table_losses(processes: Processes) -> dict[str, float]:
@@ -237,6 +247,78 @@ def table_losses(processes: Processes) -> dict[str, float]:
             )
     errors["binary"] = compared(lambda x, t, b: table_one_to_many(x, t, labels, b, 0.1), binary)
     return errors
+
+
+def requested_rows(processes: Processes) -> dict[str, Any]:
+    """Rows of one and of two tables that processes ask for, and sums of what they send back."""
+    generator = torch.Generator().manual_seed(3)
+    totals, world = [101, 17], processes.world
+    found: dict[str, Any] = {}
+    for tables in (1, 2):
+        shards = [RowShard(processes, total) for total in totals[:tables]]
+        joined = JoinedRows(shards) if tables > 1 else shards[0]
+        ask, count = joined.requests(), sum(totals[:tables])
+        whole = torch.randn(count, 3, generator=generator)
+        starts = [0, totals[0]]
+        held = torch.cat(
+            [whole[b + s.first : b + s.stop] for b, s in zip(starts, shards, strict=False)]
+        )
+        for step, most in enumerate((0, 1, count, 5, count)):
+            numbers = [torch.randperm(count, generator=generator)[: most >> rank].sort().values
+                       for rank in range(world)]  # fmt: skip
+            numbers[step % world] = numbers[0][:0]  # this one has no examples
+            if step == 4:  # all ask the last process only
+                numbers = [torch.arange(count - 3, count)[: 9 * len(n)] for n in numbers]
+            values = [torch.randn(len(ids), 3, generator=generator) for ids in numbers]
+            requested = ask(numbers[processes.rank])
+            rows = requested.fetch(held[requested.rows])
+            sums = requested.sum_back(values[processes.rank])
+            expected = torch.zeros_like(whole)
+            for ids, each in zip(numbers, values, strict=True):
+                expected[ids] += each
+            total = torch.zeros_like(held)
+            total[requested.rows] = sums
+            of_process = torch.cat(
+                [expected[b + s.first : b + s.stop] for b, s in zip(starts, shards, strict=False)]
+            )
+            found[f"{tables} tables, step {step}"] = {
+                "rows": torch.equal(rows, whole[numbers[processes.rank]]),
+                "sums": torch.equal(total, of_process),  # in the order of ranks, so exact
+                "distinct": bool((requested.rows.diff() > 0).all()),
+                "held": len(requested.rows),
+                "asked": len(numbers[processes.rank]),
+            }
+    return found
+
+
+def skipped(name: str, processes: Processes) -> dict[str, Any]:
+    """A step in which the last process alone has a gradient that is not finite, and the next."""
+    config, _, model, phases = built(name, processes)
+    shard_tables(model, phases, config.training, processes)
+    shard = DataShard(processes.rank, processes.world)
+    step = OptimizerStep(
+        phases[-1], len(phases) - 1, config.training, Precision("fp32", CPU), shard, CPU, processes
+    )
+    for phase in phases:
+        phase.start_epoch(0, 0)
+    table = phases[-1].table.weight
+    before, backward = table.detach().clone(), step.backward
+
+    def spoiled(terms: Any, losses: dict[str, Tensor]) -> None:
+        backward(terms, losses)
+        if processes.rank == processes.world - 1:
+            leaf = step.optimizer.parameters[step.optimizer._number]
+            leaf.grad[0, 0] = torch.inf
+
+    with patch.object(step, "backward", spoiled):
+        first = step(phases[-1].plan(0, 0, 0), 1e-2)
+    unchanged = torch.equal(before, table)
+    second = step(phases[-1].plan(0, 0, 1), 1e-2)
+    return {
+        "steps": [float(first["steps"]), float(second["steps"])],
+        "unchanged": unchanged,
+        "goes on": not torch.equal(before, table),
+    }
 
 
 def graph_products(processes: Processes) -> dict[str, float]:
@@ -329,6 +411,10 @@ def main() -> None:
         found = {name: train(name, processes) for name in MODELS}
         found["table losses"] = table_losses(processes)
         found["graph products"] = graph_products(processes)
+        found["requested rows"] = requested_rows(processes)
+        found["skipped"] = {
+            name: skipped(name, processes) for name in ("sasrec-bce", "bprmf", "kgat")
+        }
     (OUT / f"{processes.rank}.json").write_text(json.dumps(found))
 
 

@@ -26,7 +26,7 @@ from hasten.training.sharding import tables as sharding
 from tests.contract import cases
 from tests.contract.cases import sequences
 from tests.distributed import sharded_worker as worker
-from tests.distributed.sharded_worker import CPU, MODELS
+from tests.distributed.sharded_worker import CPU, MODELS, STEPS
 from tests.distributed.test_processes import run_workers
 
 
@@ -91,10 +91,29 @@ def sharded(found: dict[str, Any]) -> tuple[str, list[str]]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_step_sends_the_rows_that_it_reads(name, several):
-    """Each once, by the process that holds it."""
-    sent = sum(each[name]["sent"]["the rows of a step"] for each in several)
-    assert sent == several[0][name]["read"]
+def test_processes_get_the_rows_of_their_examples_only(name, several, alone):
+    """From those that hold them, which get the gradients back; the all-reduce has no rows."""
+    found = [each[name] for each in several]
+    own = [each["read"]["own"] for each in found]
+    sent = [each["sent"] for each in found]
+    assert sum(each.get("the rows of examples", 0) for each in sent) == sum(own)
+    assert [each.get("the gradients of rows", 0) for each in sent] == own
+    if own[0]:
+        assert max(own) < alone[name]["read"]["own"] < sum(own)
+        calls = [each["calls"] for each in found]
+        assert calls == [calls[0]] * len(several)
+        # and once more when the messages need more space, by a quarter at least
+        steps = calls[0]["the rows of examples"]
+        assert steps == calls[0]["the gradients of rows"]
+        assert steps < calls[0]["the ids of a step"] <= steps + 6
+        assert calls[0]["the norms of a step"] >= steps
+    of_all = found[0]["read"]["of all"]  # of a graph: each once, by the process that holds it
+    assert sum(each.get("the rows of a step", 0) for each in sent) == of_all
+    if not of_all:
+        others = [math.prod(shape) for key, shape in alone[name]["held"].items()
+                  if key not in found[0]["sharded"]]  # fmt: skip
+        summed = STEPS * (sum(others) + 100)  # losses, moments, flags
+        assert max(each["the sum of gradients"] for each in sent) <= summed
 
 
 #: those whose loss is over all candidates
@@ -115,11 +134,6 @@ def test_a_loss_over_all_rows_sends_queries_and_no_rows_of_the_table(name, sever
     back = [each["the gradients of the queries"] for each in sent]
     assert back == [queries * width] * world
     assert sum(each["the queries of a step"] for each in sent) <= queries * (width + 2 * 40)
-    others = [math.prod(shape) for key, shape in alone[name]["held"].items()
-              if key not in several[0][name]["sharded"]]  # fmt: skip
-    steps = len(alone[name]["losses"])
-    summed = alone[name]["read"] + steps * (sum(others) + 100)  # losses, moments, flags
-    assert max(each["the sum of gradients"] for each in sent) <= summed
     merged = [each.get("the sums of a step", 0) for each in sent]
     assert merged == [0 if name == "conve-1-n" else queries] * world
 
@@ -137,8 +151,26 @@ def test_a_step_over_a_graph_sends_the_table_for_inner_layers_only(
     times = products * len(alone[name]["losses"]) + once
     assert sum(each.get("the rows of a product", 0) for each in sent) == times * nodes * width
     if name != "kgat-graphsage":  # which exchanges rows in its other phase too
-        vectors = 3 * alone[name]["read"]
+        vectors = 3 * alone[name]["read"]["of all"]
         assert [each["the vectors of a step"] for each in sent] == [vectors] * len(several)
+
+
+def test_requested_rows_are_those_of_the_holders_and_sums_are_in_the_order_of_ranks(several):
+    for each in several:
+        assert len(each["requested rows"]) == 10
+        for found in each["requested rows"].values():
+            assert found["rows"]
+            assert found["sums"]
+            assert found["distinct"]
+    last = [each["requested rows"]["1 tables, step 4"] for each in several]
+    assert [found["held"] > 0 for found in last] == [False] * (len(several) - 1) + [True]
+    assert 0 in [found["asked"] for found in last]
+
+
+def test_a_gradient_that_is_not_finite_on_one_process_skips_the_step_on_all(several):
+    for each in several:
+        for found in each["skipped"].values():
+            assert found == {"steps": [0.0, 1.0], "unchanged": True, "goes on": True}
 
 
 def test_losses_over_sharded_tables_are_those_over_whole_tables(several):

@@ -27,9 +27,9 @@ class GradientAllReduce:
         self.union = RowUnion(processes)
         self._names: list[str] = []
         self._shapes: list[torch.Size] | None = None
-        self._buffer = torch.empty(0)
+        self._buffer = torch.empty(0, device=processes.device)
         self._count = self._gradients = 0
-        self._tail = torch.empty(0)
+        self._tail = self._buffer
         self._views: list[Tensor] = []
         self._sums: list[Tensor] = []
 

@@ -15,6 +15,7 @@ import socket
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -157,6 +158,13 @@ class Processes:
         self._run(what, lambda: dist.all_gather(each, tensor, async_op=True), tensor)
         return vectors
 
+    def all_to_all(self, tensor: Tensor, given: list[int], taken: list[int], what: str) -> Tensor:
+        """Send ``given`` rows of a tensor to each process, and get ``taken`` from each, by rank."""
+        rows = tensor.new_empty(sum(taken), *tensor.shape[1:])
+        begin = partial(dist.all_to_all_single, rows, tensor.contiguous(), taken, given)
+        self._run(what, lambda: begin(async_op=True), tensor)
+        return rows
+
     def gather(self, value: Any, what: str = "an all-gather") -> list[Any]:
         """A JSON value of every process, in the order of ranks, on every process."""
         if not self.joined:
@@ -166,8 +174,7 @@ class Processes:
         padded = torch.zeros(max(sizes), dtype=torch.uint8)
         padded[: len(content)] = content
         received = self.all_gather(padded, what)
-        texts = (t[:n].numpy().tobytes() for t, n in zip(received, sizes, strict=True))
-        return [json.loads(text) for text in texts]
+        return [json.loads(t[:n].numpy().tobytes()) for t, n in zip(received, sizes, strict=True)]
 
     def run_on_rank0(self, make: Callable[[], Any], what: str = "a value of rank 0") -> Any:
         """Call ``make`` on rank 0 and return its JSON value, or raise its error, on all ranks."""
@@ -199,9 +206,8 @@ class Processes:
             result = function()
         except HastenError as error:
             problem = error
-        outcomes = self.gather(
-            None if problem is None else error_relay.describe_error(problem), what
-        )
+        described = None if problem is None else error_relay.describe_error(problem)
+        outcomes = self.gather(described, what)
         failed = [(rank, outcome) for rank, outcome in enumerate(outcomes) if outcome is not None]
         if failed:
             if problem is not None and len(failed) == self.world:
@@ -276,15 +282,12 @@ class Processes:
                     raise self._broken(what, error, time.monotonic()) from error
                 self.raise_if_lost()
                 if time.monotonic() - started > self.timeout:
-                    raise self._timed_out(what) from error
-
-    def _timed_out(self, what: str) -> ProcessesError:
-        heartbeat = self._heartbeat
-        seen = "no heartbeat was received yet" if heartbeat is None else heartbeat.last_seen()
-        return ProcessesError(
-            f"rank {self.rank} waited {self.timeout:g} s for the others in {what}, at "
-            f"{self.activity} (distributed.timeout): {seen}"
-        )
+                    seen = "no heartbeat was received yet"
+                    raise ProcessesError(
+                        f"rank {self.rank} waited {self.timeout:g} s for the others in {what}, at "
+                        f"{self.activity} (distributed.timeout): "
+                        f"{self._heartbeat.last_seen() if self._heartbeat else seen}"
+                    ) from error
 
     def raise_if_lost(self) -> None:
         if self._heartbeat is not None and self._heartbeat.lost is not None:
@@ -293,6 +296,5 @@ class Processes:
 
     def _broken(self, what: str, error: RuntimeError, since: float) -> ProcessesError:
         why = None if self._heartbeat is None else self._heartbeat.explain(since)
-        return ProcessesError(
-            f"rank {self.rank} ends at {self.activity}, in {what}: {why or first_line(error)}"
-        )
+        where = f"rank {self.rank} ends at {self.activity}, in {what}"
+        return ProcessesError(f"{where}: {why or first_line(error)}")

@@ -1,4 +1,4 @@
-"""The shard of a table that a process holds, and the exchange of rows between processes."""
+"""The shard of a table that a process holds, and rows that all processes read."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hasten.distributed.processes import Processes
+from hasten.distributed.row_requests import RowRequests
 from hasten.runs.tensor_file import StoredRows
 
 #: rows of a checkpoint that are sent at a time: few, because the allocator does not always use the
@@ -22,7 +23,7 @@ class RowShard:
     """The rows ``first`` ... ``stop - 1`` of a table: consecutive, about as many on each process.
 
     total: the rows of the whole table. cuts: the bounds of the parts; (): equal parts. Ids are of
-    the whole table, distinct, ascending and equal on all processes.
+    the whole table, distinct, ascending and, but for :meth:`requests`, equal on all processes.
     """
 
     processes: Processes
@@ -66,8 +67,12 @@ class RowShard:
         own = slice(*torch.searchsorted(ids, torch.tensor([self.first, self.stop])).tolist())
         return own, ids[own] - self.first
 
+    def requests(self, *others: RowShard) -> RowRequests:
+        """How the processes ask for rows of this table, and of others numbered after it."""
+        return RowRequests(self.processes, [each.bounds for each in (self, *others)])
+
     def exchange(self, ids: Tensor, own_rows: Tensor) -> Tensor:
-        """[S, D] the rows of the ids; own: those that this process holds, in their order.
+        """[S, D] the rows of the ids, equal on all processes; own: those that this one holds.
 
         A collective: each process sends its rows to all others.
         """

@@ -138,10 +138,29 @@ class TranslationPhase(ExampleBatches):
         self.table = TableRows(nodes, self.read, most, on_device=on_device)
         self._sampler = PermutationSampler(len(self.heads), _STREAM)
         self._whole: LastValueCache[tuple[TranslationBatch, Tensor, Tensor]] = LastValueCache()
+        #: of a sharded table, whose processes sample their own examples only: the nodes that these
+        #: read, and the last of them, which keeps the ids so that no others have their identity
+        self._own_nodes: LastValueCache[Tensor] = LastValueCache()
+        self._own: LastValueCache[tuple[Tensor, TranslationBatch]] = LastValueCache()
+
+    @property
+    def _samples_own(self) -> bool:
+        return self.table is not None and self.table.shard is not None
 
     def read(self, batch: Batch) -> Tensor:
-        """int64 [S] the distinct nodes of a batch, ascending."""
-        return self._sampled(batch)[1]
+        """int64 [S] the distinct nodes of a batch, or of a process if it is sharded, ascending."""
+        if not self._samples_own:
+            return self._sampled(batch)[1]
+
+        def find() -> Tensor:
+            parts = [self._sampled_once(batch, ids).nodes for ids in batch.own_ids]
+            return torch.from_numpy(distinct(torch.cat([batch.ids[:0], *parts]).numpy()))
+
+        return self._own_nodes.get(batch.part_key, find)
+
+    def _sampled_once(self, batch: Batch, ids: Tensor) -> TranslationBatch:
+        """:meth:`sample`, once if it is called with the same examples again."""
+        return self._own.get((batch.key, id(ids)), lambda: (ids, self.sample(batch, ids)))[1]
 
     def _sampled(self, batch: Batch) -> tuple[TranslationBatch, Tensor, Tensor]:
         """All examples of a batch, its distinct nodes, and the index of each node in these."""
@@ -159,7 +178,10 @@ class TranslationPhase(ExampleBatches):
         return self._whole.get(batch.key, sample)
 
     def _part(self, batch: Batch, ids: Tensor) -> tuple[TranslationBatch, Tensor]:
-        """These examples, and the index of each node in the distinct nodes of the batch."""
+        """These examples, and the index of each node in the distinct nodes that are read."""
+        if self._samples_own:
+            own = self._sampled_once(batch, ids)
+            return own, torch.searchsorted(self.read(batch), own.nodes)
         whole, _, index = self._sampled(batch)
         if ids is batch.ids:
             return whole, index

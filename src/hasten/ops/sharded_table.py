@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +18,28 @@ from hasten.ops.table import EmbeddingTable, FixedTable
 _shard_of: ContextVar[Callable[[int], Shard] | None] = ContextVar("shard_of", default=None)
 
 
+class Requested(Protocol):
+    """The rows that a process reads in a step, and those of its rows that processes read."""
+
+    @property
+    def rows(self) -> Tensor:
+        """int64 [U] the distinct numbers of the latter among the rows of this process."""
+        ...
+
+    def fetch(self, held: Tensor) -> Tensor:
+        """[S, D] the rows that this process reads. held: [U, D], its ``rows``. A collective."""
+        ...
+
+    def sum_back(self, values: Tensor) -> Tensor:
+        """[U, D] the sum over processes for each of ``rows``, of [S, D] of each. A collective."""
+        ...
+
+
 class Shard(Protocol):
     """The rows first ... stop - 1 of a table of ``total`` rows, which this process holds.
 
-    Ids below are of the whole table: distinct, ascending and equal on all processes.
+    Ids below are of the whole table: distinct, ascending and, but for :meth:`requests`, equal on
+    all processes.
     """
 
     @property
@@ -44,7 +61,14 @@ class Shard(Protocol):
         """The most rows that a process holds."""
         ...
 
-    def held(self, ids: Tensor) -> tuple[slice | Tensor, Tensor]:
+    def requests(self, *others: Any) -> Callable[[Tensor], Requested]:
+        """Asks for rows, int64 [S] of each process: a collective, of steps with alike numbers.
+
+        others: shards of further tables, whose rows are numbered after those of this one.
+        """
+        ...
+
+    def held(self, ids: Tensor) -> tuple[slice, Tensor]:
         """Which of the ids this process holds, and the numbers of their rows among its rows."""
         ...
 
@@ -90,31 +114,14 @@ class JoinedRows:
 
     tables: Sequence[Shard]
 
-    def held(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """As :meth:`Shard.held`; the rows of the shards follow each other in one tensor."""
-        places, rows, place, row = [], [], 0, 0
-        for shard, part in zip(self.tables, self._divided(ids), strict=True):
-            which, local = shard.held(part)
-            places.append(torch.arange(place, place + len(part))[which])
-            rows.append(local + row)
-            place, row = place + len(part), row + shard.stop - shard.first
-        return torch.cat(places), torch.cat(rows)
+    def requests(self) -> Callable[[Tensor], Requested]:
+        """As :meth:`Shard.requests`."""
+        first, *others = self.tables
+        return first.requests(*others)
 
-    def exchange(self, ids: Tensor, own: Tensor) -> Tensor:
-        """As :meth:`Shard.exchange`, table by table."""
-        found = []
-        for shard, part in zip(self.tables, self._divided(ids), strict=True):
-            count = len(shard.held(part)[1])
-            found.append(shard.exchange(part, own[:count]))
-            own = own[count:]
-        return torch.cat(found)
-
-    def _divided(self, ids: Tensor) -> list[Tensor]:
-        """The ids of each table, numbered from its first row."""
-        starts = [0, *accumulate(shard.total for shard in self.tables)]
-        parts = torch.searchsorted(ids, torch.tensor(starts)).tolist()
-        spans = zip(starts, pairwise(parts), strict=False)
-        return [ids[begin:end] - start for start, (begin, end) in spans]
+    def of_all(self, value: Tensor) -> Tensor:
+        """As :meth:`Shard.of_all`."""
+        return self.tables[0].of_all(value)
 
 
 class Concatenation(Protocol):

@@ -24,13 +24,14 @@ class TableRows:
     weight: [N, D]. read: called with a :class:`~hasten.objectives.base.Batch`, returns the distinct
     rows (int64 [S], on the host) that a step reads. of_part: of a batch that is divided over
     processes, those of this process, unless the phase has a ``union``; else of the global batch.
-    at_most: the expected S. shard: the rows of the table that ``weight`` holds, if it is sharded.
-    others: further tables of width D, with rows numbered after those of ``weight``; a phase with
-    such tables has no other parameters. whole: the loss reads all rows too, so all have gradients.
-    beside: vectors [N] that are sharded like the rows, such as biases. on_device: for a table on a
-    GPU, what ``read`` returns, as a tensor of the GPU and in few different numbers; None: all rows
-    are updated. candidates: the number of candidates, of a table that a graph encoder reads whole
-    and computes their vectors from; None: they are rows of the table.
+    at_most: the expected S; batches of sharded tables are divided whatever it is. shard: the rows
+    of the table that ``weight`` holds, if it is sharded. others: further tables of width D, with
+    rows numbered after those of ``weight``; a phase with such tables has no other parameters.
+    whole: the loss reads all rows too, so all have gradients. beside: vectors [N] that are sharded
+    like the rows, such as biases. on_device: for a table on a GPU, what ``read`` returns, as a
+    tensor of the GPU and in few different numbers; None: all rows are updated. candidates: the
+    number of candidates, of a table that a graph encoder reads whole and computes their vectors
+    from; None: they are rows of the table.
     """
 
     weight: nn.Parameter

@@ -1,9 +1,8 @@
 """Adam of a table that is sharded over processes and whose rows all have gradients.
 
-The loss, or the encoder of a graph, leaves the gradients of its rows on each process. With a loss a
-step also gathers the rows that the global batch reads as inputs, on all processes; their gradients
-are summed over processes like those of the other parameters, and added to those of the rows that
-this process holds.
+The loss, or the encoder of a graph, leaves the gradients of its rows on each process. With a loss
+each process also asks the holders for the rows that its examples read as inputs, and sends their
+gradients back, which the holders add to those of their rows.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from hasten.config import TrainingOptions
 from hasten.objectives.base import Batch
-from hasten.ops.sharded_table import Shard
+from hasten.ops.sharded_table import JoinedRows, Requested, Shard
 from hasten.ops.table_rows import TableRows
 from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.precision import gradient_norm
@@ -26,8 +25,6 @@ class ShardedAdam(PhaseAdam):
 
     ``table.beside`` are vectors [R] of these rows.
     """
-
-    gathers = True
 
     def __init__(
         self,
@@ -41,35 +38,46 @@ class ShardedAdam(PhaseAdam):
         self._sharded = (self.weight, *table.beside)
         held = {id(each) for each in self._sharded}
         self._rest = [p for p in self.parameters if id(p) not in held]
-        #: the rows that a step reads as inputs, and those of them that this process holds
+        self._ask = shard.requests()
+        #: the rows that a step reads as inputs, and those of this process that others read
         self._leaf: Tensor | None = None
-        self._held = torch.empty(0)
-        self._places: slice | Tensor = slice(0)
+        self._requested: Requested | None = None
 
     def gather_rows(self, batch: Batch) -> Tensor | None:
-        """[S, D] the rows of a batch on all processes: a leaf for gradients."""
+        """[S, D] the rows of a batch that this process reads: a leaf for gradients."""
         if self.table.candidates is not None:
             return None
-        ids = self.table.read(batch)
-        self._places, self._held = self.shard.held(ids)
-        own = self.weight.detach().index_select(0, self._held)
-        self._leaf = self.shard.exchange(ids, own).requires_grad_()
+        self._requested = self._ask(self.table.read(batch))
+        held = self.weight.detach().index_select(0, self._requested.rows)
+        self._leaf = self._requested.fetch(held).requires_grad_()
         return self._leaf
 
     @property
     def to_sum(self) -> list[Tensor]:
-        return self._rest if self._leaf is None else [self._leaf, *self._rest]
+        return self._rest
 
     def add_rows(self) -> None:
         assert self.weight.grad is not None, "all processes take part in the loss"
-        if self._leaf is not None:
-            assert self._leaf.grad is not None
-            self.weight.grad.index_add_(0, self._held, self._leaf.grad[self._places])
-            self._leaf = None
+        leaf, self._leaf = self._leaf, None
+        if leaf is not None:
+            assert self._requested is not None
+            # None: no examples of this process
+            grad = torch.zeros_like(leaf) if leaf.grad is None else leaf.grad
+            sums = self._requested.sum_back(grad)
+            self.weight.grad.index_add_(0, self._requested.rows, sums)
 
     def gradient_norm(self, kind: float = 2.0) -> Tensor:
-        norms = self.shard.of_all(gradient_norm(self._sharded, kind))
-        if self._rest:
-            norms = torch.cat([norms, gradient_norm(self._rest, kind).view(1)])
-        total: Tensor = torch.linalg.vector_norm(norms, kind)
-        return total
+        return norm_over_shards(self.shard, self._sharded, self._rest, kind)
+
+
+def norm_over_shards(
+    shard: Shard | JoinedRows, sharded: Sequence[Tensor], others: Sequence[Tensor], kind: float
+) -> Tensor:
+    """A norm of all gradients: of the shards of all processes, and of others. A collective."""
+    held = [each for each in sharded if each.numel()]  # none: no process reads its rows
+    own = gradient_norm(held, kind) if held else sharded[0].new_zeros(())
+    norms = shard.of_all(own)
+    if others:
+        norms = torch.cat([norms, gradient_norm(others, kind).view(1)])
+    total: Tensor = torch.linalg.vector_norm(norms, kind)
+    return total

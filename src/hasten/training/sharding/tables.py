@@ -19,6 +19,7 @@ from hasten.distributed.row_shard import RowShard
 from hasten.errors import ConfigurationError
 from hasten.memory import memory_bytes
 from hasten.objectives.base import Phase
+from hasten.objectives.prefetch import MANY_ROWS
 from hasten.ops.sharded_table import JoinedRows, ShardedTable
 from hasten.ops.table import EmbeddingTable
 from hasten.runs.checkpoint import Checkpoint
@@ -145,7 +146,10 @@ def shard_tables(
     for phase, table in zip(phases, read, strict=True):
         assert table is not None
         shards = [parameters[weight] for weight in table.weights]
-        phase.shard(replace(table, shard=JoinedRows(shards) if table.others else shards[0]))
+        rows_held = JoinedRows(shards) if table.others else shards[0]
+        # each process asks for the rows of its own examples, however few a step reads
+        at_most = max(table.at_most, MANY_ROWS)
+        phase.shard(replace(table, shard=rows_held, at_most=at_most))
     counts = [each.candidates for each in read if each is not None and each.candidates is not None]
     computed = RowShard(processes, counts[0]) if counts else None
     return ShardedTables(parameters, sharded_tensors(model, phases), computed)
