@@ -30,7 +30,8 @@ RAW = {
 _FORWARD, _BACK = np.uint8(1), np.uint8(2)
 #: the final number of each
 Places = NDArray[Any]
-Progress = Callable[[int], None]
+#: what is reported: (how much is done, all of it)
+Progress = Callable[[int, int], None]
 Span = tuple[int, int]
 
 
@@ -85,18 +86,19 @@ def write_triples(
     sizes: Int64,
     numbers: tuple[Places, Places],
     folder: Path,
-    progress: Progress,
+    report: Progress,
 ) -> None:
     """Head, relation and tail: each part in the order of the files, a reverse after its edge.
 
     sizes: of the parts; numbers: the final numbers of entities and of relations.
     """
     entity, relation_at = numbers
-    cursors = np.cumsum(sizes) - sizes
+    first = np.cumsum(sizes) - sizes
+    cursors, total = first.copy(), int(sizes.sum())
 
     def triples(number: int, columns: list[NDArray[Any]]) -> list[list[NDArray[np.int32]]]:
-        first, last = codes.buckets.first[number : number + 2] * codes.size
-        begin, end = int(first), min(int(last), edges.rows)
+        begin, end = (codes.buckets.first[number : number + 2] * codes.size).tolist()
+        end = min(end, edges.rows)
         code = np.zeros(end - begin, np.uint8)
         code[columns[0] - begin] = columns[1]
         row = np.flatnonzero(code & KEPT)
@@ -119,10 +121,10 @@ def write_triples(
                 for column, file in zip(columns, files, strict=True):
                     os.pwrite(file.fileno(), column.data, int(cursors[part]) * column.itemsize)
                 cursors[part] += len(columns[0])
-            progress(sum(len(columns[0]) for columns in parts))
+            report(int((cursors - first).sum()), total)
 
 
-def write_links(raw: RawLinks, folder: Path, progress: Progress) -> Int64:
+def write_links(raw: RawLinks, folder: Path, report: Progress) -> Int64:
     """The links, sorted by relation, head and tail; returns the first of each relation [R + 1].
 
     Of a symmetric relation, a link has head <= tail; of others, there is a link for each direction.
@@ -157,15 +159,17 @@ def write_links(raw: RawLinks, folder: Path, progress: Progress) -> Int64:
     paths = [*(folder / file_of(name) for name in manifest.LINKS), scratch / "ways"]
     with ExitStack() as stack:
         files = [stack.enter_context(path.open("wb")) for path in paths]
+        done = 0
         for columns in divided.map(ordered):
             _append(files, columns)
-            progress(len(columns[0]))
+            done += len(columns[0])
+            report(done, int(sizes.sum()))
     divided.remove()
     return np.append(0, np.cumsum(sizes.reshape(relations, cells).sum(1)))
 
 
 def write_messages(
-    raw: RawLinks, bounds: Int64, folder: Path, progress: Progress
+    raw: RawLinks, bounds: Int64, folder: Path, report: Progress
 ) -> tuple[Int64, int]:
     """The messages along the links, sorted by relation, destination and source, and by destination.
 
@@ -229,7 +233,7 @@ def write_messages(
                 offsets[1:] += np.bincount(target, minlength=nodes)
                 yield target, np.arange(place, place + len(target))
                 place += len(target)
-                progress(len(target))
+                report(place, total)
 
     by_target.fill(written(), lambda each: (slices[each[0]], list(each)))
     divided.remove()

@@ -50,7 +50,7 @@ from hasten.data.store_folder.files import (
     save_vocabulary,
     write_manifest,
 )
-from hasten.data.tables import TRAIN, Source, Vocabulary
+from hasten.data.tables import Source, Vocabulary
 from hasten.errors import UsageError
 
 #: what is reported: (what is done, how much of it, all of it)
@@ -120,25 +120,12 @@ def _write(
     numbers = ((np.cumsum(used) - 1).astype(np.int32), np.cumsum(used_relations) - 1)
     slices, sizes = edges.slices[used], findings.sizes
 
-    def progress(what: str, total: int) -> columns.Progress:
-        done = 0
-
-        def add(more: int) -> None:
-            nonlocal done
-            done += more
-            report(what, done, max(total, done))
-
-        return add
-
-    total = int(sizes.sum())
-    columns.write_triples(edges, codes, sizes, numbers, folder, progress("writing", total))
+    columns.write_triples(edges, codes, sizes, numbers, folder, partial(report, "writing"))
     raw = columns.RawLinks(edges.folder, numbers, types, slices)
-    bounds = columns.write_links(raw, folder, progress("links", int(sizes[TRAIN])))
-    link_count = int(bounds[-1])
-    message_bounds, queries = columns.write_messages(
-        raw, bounds, folder, progress("messages", 2 * link_count)
-    )
-    columns.write_endpoints(raw, link_count, folder)
+    bounds = columns.write_links(raw, folder, partial(report, "links"))
+    of_messages = partial(report, "messages")
+    message_bounds, queries = columns.write_messages(raw, bounds, folder, of_messages)
+    columns.write_endpoints(raw, int(bounds[-1]), folder)
     described = {}
     for name, vocabulary in ((manifest.ENTITIES, entities), (manifest.RELATIONS, relations)):
         save_vocabulary(folder / name, vocabulary)
