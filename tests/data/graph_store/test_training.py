@@ -230,7 +230,7 @@ def test_features_that_do_not_fit_a_store_are_refused(data, tmp_path):
     np.save(tmp_path / "nan.npy", np.full((40, 2), np.nan, np.float32))
     for files, reason in (
         ({"drugs": "short.npy"}, "data.features.drugs: no nodes of this type"),
-        ({"drug": "short.npy"}, "no row for 27 nodes of type 'drug': 3, 4"),
+        ({"drug": "short.npy"}, "no row for 27 nodes of type 'drug': 10, 11"),
         ({"drug": "nan.npy"}, "are no finite numbers"),
         ({"drug": "none.npy"}, "none.npy: no such file"),
     ):

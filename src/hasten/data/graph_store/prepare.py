@@ -90,8 +90,7 @@ def prepare_graph(
         collected = collect(files, table, folder / "scratch", partial(report, "reading"))
         labels = collected.labels()
         read.names = _names(collected, labels)
-        with read.errors():
-            written = _write(read, collected, labels, options, folder, report)
+        written = _write(read, collected, labels, options, folder, report)
         write_manifest(folder, written)
     return written
 
@@ -104,17 +103,18 @@ def _write(
     folder: Path,
     report: Report,
 ) -> GraphManifest:
-    edges = number_edges(collected, labels, options, read.where)
-    notes = [*edges.notes]
-    findings, codes, split = _judged(edges, collected, options, notes, report)
-    used, used_relations = findings.used, findings.used_relations
-    entities, _ = Vocabulary(edges.entities).compact(np.flatnonzero(used))
+    with read.errors():
+        edges = number_edges(collected, labels, options, read.where)
+        notes = [*edges.notes]
+        findings, codes, split = _judged(edges, collected, options, notes, report)
+        used, used_relations = findings.used, findings.used_relations
+        entities, _ = Vocabulary(edges.entities).compact(np.flatnonzero(used))
+        if read.names:
+            entities, more = with_names(entities, read.names, "entities")
+            notes += more
     relations, _ = Vocabulary(pa.array(edges.labels, pa.string())).compact(
         np.flatnonzero(used_relations)
     )
-    if read.names:
-        entities, more = with_names(entities, read.names, "entities")
-        notes += more
     types = _types(edges, findings, entities.labels)
     feature_files, features = write_features(options.features, types, entities.labels, folder)
     numbers = ((np.cumsum(used) - 1).astype(np.int32), np.cumsum(used_relations) - 1)
