@@ -164,7 +164,7 @@ def test_validations_of_many_users_are_sampled(monkeypatch):
 
 def test_hgt_samples_the_validations_of_graphs_with_many_validation_triples(monkeypatch, tmp_path):
     monkeypatch.setattr("hasten.config_loading.data_defaults.VALIDATED_TRIPLES", 4)
-    edges = "".join(f"r{i % 3},{i % 7},drug,{i},gene\n" for i in range(200))
+    edges = "".join(f"r{i % 3},{i % 7},drug,{i % 20},gene\n" for i in range(140))
     (tmp_path / "edges.csv").write_text(f"relation,x_id,x_type,y_id,y_type\n{edges}")
     prepare_graph(TypedGraphOptions(path=str(tmp_path / "edges.csv")), tmp_path / "edges.store")
     for limit, model, settings, expected in (

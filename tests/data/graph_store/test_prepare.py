@@ -27,9 +27,9 @@ HEADER = "relation,x_id,x_type,x_name,y_id,y_type,y_name"
 def small_blocks(monkeypatch):
     """So few rows at a time that every file has several blocks, groups and ranges."""
     monkeypatch.setattr(separated, "_BLOCK", 900)
-    monkeypatch.setattr(in_blocks, "GROUP", 120)
+    monkeypatch.setattr(in_blocks, "GROUP", 240)
     monkeypatch.setattr(in_blocks, "FEW", 9)
-    monkeypatch.setattr(buckets, "BUCKET", 7)
+    monkeypatch.setattr(buckets, "BUCKET", 28)
     monkeypatch.setattr(buckets, "CHUNK", 50)
 
 

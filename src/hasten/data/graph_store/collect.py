@@ -139,7 +139,7 @@ def collect(
         collected.notes += blocks.notes
         collected.kinds.append([])
         begin = done
-        for group in in_blocks.groups(read_ahead(blocks.tables), in_blocks.GROUP >> 1):
+        for group in in_blocks.groups(read_ahead(blocks.tables), in_blocks.GROUP >> 2):
             _append(collected, file, group, done - begin)
             done += sum(map(in_blocks.size, group))
             report(done, total)

@@ -150,6 +150,8 @@ def write_links(raw: RawLinks, folder: Path, report: Progress) -> Int64:
 
     kinds = dict(zip(("relation", "head", "tail", "ways"), RAW.values(), strict=True))
     divided, sizes = _divided(scratch / "links", kinds, relations * cells, count, divide)
+    for name in RAW:
+        (scratch / name).unlink()
 
     def ordered(_: int, columns: list[NDArray[Any]]) -> list[NDArray[Any]]:
         relation, head, tail, ways = columns
@@ -237,6 +239,7 @@ def write_messages(
 
     by_target.fill(written(), lambda each: (slices[each[0]], list(each)))
     divided.remove()
+    (scratch / "ways").unlink()
     np.cumsum(offsets, out=offsets)
     _write_places(by_target, folder / file_of("by_target", total), total)
     offsets.tofile(folder / "offsets.i8")

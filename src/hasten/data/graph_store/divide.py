@@ -49,8 +49,8 @@ class LinkSplit:
             ):
                 np.minimum.at(least, at, random)
         sizes = counts.sum(0).tolist()
-        taken = [np.array([round(s * shares[p]) for s in sizes], np.int64) for p in (TEST, VALID)]
-        self._cut(taken)
+        wanted = [np.array([round(s * shares[p]) for s in sizes], np.int64) for p in (TEST, VALID)]
+        self._cut(wanted)
         links = int(counts.sum())
         of_parts = np.zeros(len(PART_NAMES), np.int64)
         of_parts[[TEST, VALID]] = self._sizes

@@ -24,6 +24,7 @@ from hasten.data.graph.typed_links import (
     one_pair_each,
 )
 from hasten.data.graph_store.collect import HEAD, RELATION, TAIL, Collected, Numbers
+from hasten.data.store_folder import buckets
 from hasten.data.store_folder.buckets import Buckets, load, spans
 
 #: most slices of nodes
@@ -73,6 +74,11 @@ class Edges:
         head, tail, kind = (load(self.folder / n, "int32", begin, end) for n in _COLUMNS)
         return head, tail, kind
 
+    def remove(self) -> None:
+        """Remove the scratch files."""
+        for name in _COLUMNS:
+            (self.folder / name).unlink()
+
     def by_low_node(self) -> Buckets:
         """Head, tail, kind and row of the edges, together by their end with the lower number."""
         row_type = np.int32 if self.rows < 2**31 else np.int64
@@ -84,9 +90,10 @@ class Edges:
             head, tail, kind = head[row], tail[row], kind[row]
             return np.minimum(head, tail), [head, tail, kind, row + span[0]]
 
-        buckets = Buckets(self.folder / "edges", types, self.lows)
-        buckets.fill(spans(0, self.rows), divide)
-        return buckets
+        # fewer rows than to sort: what is computed of them takes 30 times their memory
+        divided = Buckets(self.folder / "edges", types, self.lows, max(1, buckets.BUCKET >> 2))
+        divided.fill(spans(0, self.rows), divide)
+        return divided
 
 
 _COLUMNS = (HEAD, TAIL, RELATION)

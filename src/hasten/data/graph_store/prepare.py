@@ -121,6 +121,8 @@ def _write(
     slices, sizes = edges.slices[used], findings.sizes
 
     columns.write_triples(edges, codes, sizes, numbers, folder, partial(report, "writing"))
+    codes.buckets.remove()
+    edges.remove()
     raw = columns.RawLinks(edges.folder, numbers, types, slices)
     bounds = columns.write_links(raw, folder, partial(report, "links"))
     of_messages = partial(report, "messages")

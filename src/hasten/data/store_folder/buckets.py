@@ -25,10 +25,10 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def boundaries(counts: Int64) -> Int64:
-    """The first cells of ranges with about ``BUCKET`` rows each, and the number of cells."""
+def boundaries(counts: Int64, rows: int) -> Int64:
+    """The first cells of ranges with about so many rows each, and the number of cells."""
     ends = np.cumsum(counts)
-    size = max(BUCKET, int(ends[-1]) >> 12)
+    size = max(rows, int(ends[-1]) >> 12)
     return np.append(np.flatnonzero(np.diff(ends // size, prepend=-1)), len(counts))
 
 
@@ -39,9 +39,14 @@ class Buckets:
     cell of each range. The files are sparse where fewer rows are written than announced.
     """
 
-    def __init__(self, folder: Path, types: Mapping[str, Any], counts: Int64) -> None:
-        """folder: for the files; types: of the columns; counts: int64 [cells] of rows, at most."""
-        self.first = boundaries(counts)
+    def __init__(
+        self, folder: Path, types: Mapping[str, Any], counts: Int64, rows: int | None = None
+    ) -> None:
+        """folder: for the files; types: of the columns; counts: int64 [cells] of rows, at most.
+
+        rows: of a range; None: ``BUCKET``.
+        """
+        self.first = boundaries(counts, BUCKET if rows is None else rows)
         self._range_of = np.repeat(
             np.arange(len(self.first) - 1, dtype=np.uint16), np.diff(self.first)
         )
