@@ -244,8 +244,8 @@ def one_pair_each(
         target[number] = label, against
     labels = sorted({label for label, _ in target.values()})
     number_of = {label: number for number, label in enumerate(labels)}
-    relation = np.array([number_of[target[k][0]] for k in kinds], np.int64)
-    return labels, relation, np.array([target[k][1] for k in kinds], bool)
+    of_kind = np.array([number_of[target[k][0]] for k in kinds], np.int64)
+    return labels, of_kind, np.array([target[k][1] for k in kinds], bool)
 
 
 def _in_both_directions(

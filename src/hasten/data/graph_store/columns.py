@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -200,7 +200,7 @@ def write_messages(
         columns = messages(span)
         return columns[0] * cells + slices[columns[1]], columns
 
-    kinds = {"relation": np.int32, "target": np.int32, "source": np.int32}
+    kinds: dict[str, Any] = dict.fromkeys(("relation", "target", "source"), np.int32)
     kinds |= {"link": narrow(np.zeros(0, np.int64), count).dtype, "ways": np.uint8}
     divided, sizes = _divided(scratch / "messages", kinds, 2 * relations * cells, count, divide)
     total = int(sizes.sum())
@@ -293,6 +293,6 @@ def _write_places(divided: Buckets, path: Path, bound: int) -> None:
     divided.remove()
 
 
-def _append(files: list[IO[bytes]], columns: list[NDArray[Any]]) -> None:
+def _append(files: Sequence[IO[bytes]], columns: list[NDArray[Any]]) -> None:
     for file, column in zip(files, columns, strict=True):
         column.tofile(file)

@@ -53,11 +53,11 @@ class Findings:
         self._pairs, place = np.unique(pairs, return_inverse=True)
         self._pair_counts = np.bincount(place, counts, len(self._pairs)).astype(np.int64)
         self._of_relation += judged.of_relation
-        for place, leaks in enumerate(judged.leaks):
+        for number, leaks in enumerate(judged.leaks):
             leaks[0] += self._judged
-            with (self._folder / f"leaks.{PART_NAMES[1 + place]}").open("ab") as file:
+            with (self._folder / f"leaks.{PART_NAMES[1 + number]}").open("ab") as file:
                 np.ascontiguousarray(leaks.T).tofile(file)
-            self._linked[place] += judged.linked[place]
+            self._linked[number] += judged.linked[number]
         self._judged += 2 * len(low)
         self.used[low[judged.used]] = self.used[high[judged.used]] = True
         self.directions.add(judged.directions)

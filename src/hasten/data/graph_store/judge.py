@@ -91,7 +91,7 @@ def judge(
     turned = keep & added
     np.add.at(stored, (part[turned], 1 - backward[turned], links.link[turned]), 1)
     present = stored > 0
-    forward, back = present.any(0)
+    forward, back = np.asarray(present.any(0))
     used = np.flatnonzero(forward | back)
     pairs, linked, leaks = _leaks(links, stored, len(edges.labels))
     trained = np.flatnonzero(present[TRAIN].any(0))
@@ -148,7 +148,7 @@ def _leaks(
         relation = links.relation[key_link[by_key[place]]]
         return way[row], link[row], links.relation[link[row]] * relations + relation
 
-    whole = (stored > 0).any(0)
+    whole = np.asarray((stored > 0).any(0))
     _, _, found = reverses(whole, whole)
     counted = np.unique(found, return_counts=True)
     linked, leaks = [], []

@@ -40,7 +40,8 @@ class LinkRange:
     @property
     def loop(self) -> Mask:
         """[L] whether the ends of a link are one node."""
-        return self.low == self.high
+        loop: Mask = self.low == self.high
+        return loop
 
     @property
     def repeats(self) -> Mask:
@@ -78,10 +79,10 @@ class LinkRange:
             repeated = turned & as_stored[link]
             keep = ~repeated
             row, given, backward, link = row[keep], given[keep], backward[keep], link[keep]
-        directions = np.zeros((2, count), bool)
-        directions[0, link[~backward]] = directions[1, link[backward]] = True
+        forward_of, backward_of = np.zeros(count, bool), np.zeros(count, bool)
+        forward_of[link[~backward]] = backward_of[link[backward]] = True
         return cls(
             row, given, backward, link, relation[starts],
-            low[starts].astype(np.int64), high[starts].astype(np.int64), *directions,
+            low[starts].astype(np.int64), high[starts].astype(np.int64), forward_of, backward_of,
             int(np.count_nonzero(turned)), int(np.count_nonzero(repeated)),
         )  # fmt: skip

@@ -140,7 +140,7 @@ def _write(
         digest.update(f"{name} {of_columns[name]['sha256']}\n".encode())
     described |= of_columns
     trained = np.diff(np.fromfile(folder / "offsets.i8", np.int64)) > 0
-    counts = findings.counts(edges.count, trained, np.diff(bounds) > 0)
+    counts: dict[str, Any] = findings.counts(edges.count, trained, np.diff(bounds) > 0)
     shutil.rmtree(edges.folder)
     source = Source(read.format, read.path).plus([*notes, *count_notes(counts)], **counts)
     origins = [
@@ -208,8 +208,9 @@ def _judged(
             raw = [stack.enter_context((edges.folder / n).open("wb")) for n in columns.RAW]
             for links, each in buckets.map(one):
                 findings.add(each, links.low, links.high)
-                for column, kind, file in zip(each.links, columns.RAW.values(), raw, strict=True):
-                    column.astype(kind).tofile(file)
+                kinds = columns.RAW.values()
+                for column, kind, file in zip([*each.links], kinds, raw, strict=True):
+                    np.asarray(column, kind).tofile(file)
                 done += len(links.row) + links.repeated
                 report("dividing", done, edges.count)
                 yield each.row, each.code
@@ -225,9 +226,9 @@ def _types(edges: Edges, findings: Findings, labels: pa.Array) -> NodeTypes:
     names, code = type_codes(labels)
     place = {name: number for number, name in enumerate(names)}
     kept = np.flatnonzero(findings.used_relations)
-    ends = [
+    source, target = (
         np.array([place[edges.types[kind]] for kind in end[kept].tolist()], np.int64)
         for end in (edges.source, edges.target)
-    ]
+    )
     offsets = np.searchsorted(code, np.arange(len(names) + 1)).astype(np.int64)
-    return NodeTypes(names, offsets, *ends, findings.directions.symmetric(edges)[kept])
+    return NodeTypes(names, offsets, source, target, findings.directions.symmetric(edges)[kept])

@@ -60,7 +60,8 @@ class Directions:
     def symmetric(self, edges: Edges) -> Mask:
         """Relations within a type whose edges all occur in both directions."""
         within = edges.source == edges.target
-        return within & self.proper & ~self.lacking
+        symmetric: Mask = within & self.proper & ~self.lacking
+        return symmetric
 
 
 def survey(
