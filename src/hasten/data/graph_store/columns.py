@@ -27,6 +27,8 @@ RAW = {
     "train.relation": np.int32, "train.low": np.int32, "train.high": np.int32,
     "train.directions": np.uint8,
 }  # fmt: skip
+#: chunks are smaller than those of other stores: many columns are computed of each
+_PARTS = 8
 _FORWARD, _BACK = np.uint8(1), np.uint8(2)
 #: the final number of each
 Places = NDArray[Any]
@@ -251,7 +253,9 @@ def write_endpoints(raw: RawLinks, links: int, folder: Path) -> None:
     slices, nodes = raw.slices, len(raw.slices)
     offsets, sizes = np.zeros(nodes + 1, np.int64), np.zeros(raw.cells, np.int64)
     paths = [folder / file_of(name) for name in manifest.LINKS]
-    chunks = [(path, *span, k * links) for k, path in enumerate(paths) for span in spans(0, links)]
+    chunks = [
+        (path, *span, k * links) for k, path in enumerate(paths) for span in spans(0, links, _PARTS)
+    ]
     for path, begin, end, _ in chunks:
         node = load(path, "int32", begin, end)
         offsets[1:] += np.bincount(node, minlength=nodes)
@@ -273,10 +277,10 @@ def _divided(
 ) -> tuple[Buckets, Int64]:
     """The rows of so many links by cells, and the number of rows of each cell."""
     sizes = np.zeros(cells, np.int64)
-    for span in spans(0, count):
+    for span in spans(0, count, _PARTS):
         sizes += np.bincount(divide(span)[0], minlength=cells)
     divided = Buckets(folder, kinds, sizes)
-    divided.fill(spans(0, count), divide)
+    divided.fill(spans(0, count, _PARTS), divide)
     return divided, sizes
 
 

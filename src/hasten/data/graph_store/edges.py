@@ -92,7 +92,7 @@ class Edges:
 
         # fewer rows than to sort: what is computed of them takes 30 times their memory
         divided = Buckets(self.folder / "edges", types, self.lows, max(1, buckets.BUCKET >> 2))
-        divided.fill(spans(0, self.rows), divide)
+        divided.fill(spans(0, self.rows, 4), divide)
         return divided
 
 
@@ -119,7 +119,7 @@ def number_edges(
     count = begin = 0
     for rows, end in zip(collected.rows, collected.ends, strict=True):
         before = count
-        for span in spans(begin, end):
+        for span in spans(begin, end, 4):
             head, tail, relation = (load(collected.folder / n, "int32", *span) for n in _COLUMNS)
             head, tail, relation = position[head], position[tail], relation_at[relation]
             keep = chosen[head] & chosen[tail] & of_relations[relation]

@@ -108,7 +108,8 @@ def load(path: Path, kind: Any, begin: int, end: int) -> NDArray[Any]:
     return np.fromfile(path, kind, end - begin, offset=begin * np.dtype(kind).itemsize)
 
 
-def spans(begin: int, end: int) -> Iterator[tuple[int, int]]:
-    """The rows from begin to end in chunks."""
-    for start in range(begin, end, CHUNK):
-        yield start, min(start + CHUNK, end)
+def spans(begin: int, end: int, parts: int = 1) -> Iterator[tuple[int, int]]:
+    """The rows from begin to end in chunks of ``CHUNK / parts``."""
+    rows = max(1, CHUNK // parts)
+    for start in range(begin, end, rows):
+        yield start, min(start + rows, end)
