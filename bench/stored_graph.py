@@ -3,12 +3,12 @@
     python -m bench.stored_graph --edges 20000000 --limit 3.0
 
 Made edges of five types with edges / 200 nodes each, 12 relations, are written to CSV in the
-columns of PrimeKG and prepared. Then HGT trains some steps by neighborhoods, with an evaluation of
-1,000 triples: from the store under ``RLIMIT_AS``; from the file under the same limit, which must
-fail if loading takes more; from the file without a limit. The last would rank all triples of
-validation at its end, which a store does not, so it is ended once its last checkpoint is there.
-Weights and moments of the first and the last must be the same bytes. The measures are those of
-``bench.stored_events``.
+columns of PrimeKG and prepared under ``RLIMIT_AS``. Then HGT trains some steps by neighborhoods,
+with an evaluation of 1,000 triples: from the store under the limit; from the file under the limit,
+which must fail if loading takes more; from the file without a limit. The last would rank all
+triples of validation at its end, which a store does not, so it is ended once its last checkpoint is
+there. Weights and moments of the first and the last must be the same bytes. The measures are those
+of ``bench.stored_events``.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--edges", type=int, default=2_000_000)
     parser.add_argument("--limit", type=float, default=3.0, help="GB of address space")
+    parser.add_argument("--prepare-only", action="store_true", help="no training")
     parser.add_argument("--skip-failing", action="store_true", help="no run from the file under it")
     options = parser.parse_args()
     limit = int(options.limit * 1e9)
@@ -53,10 +54,12 @@ def main() -> int:
         file, store = folder / "edges.csv", folder / "edges.store"
         write_edges(file, options.edges)
         prepare = ["data", "prepare", str(file), "--out", str(store)]
-        report("data prepare", run(prepare, None), limited=False)
+        report("data prepare", run(prepare, limit), limited=True)
         sizes = [each.stat().st_size for each in store.iterdir()]
         print(f"store: {sum(sizes) / options.edges:.1f} bytes an edge", file=sys.stderr)
 
+        if options.prepare_only:
+            return 0
         command = ["train", "hgt", "--epochs", "1", "--threads", "1", "--device", "cpu", "--quiet"]
         command += ["--batch-size", "1024", "--set", *_with_set(_MODEL)]
         return compare(command, store, file, limit, skip_failing=options.skip_failing)

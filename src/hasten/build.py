@@ -118,6 +118,13 @@ def _fitting(dataset: AnyDataset, config: RunConfig, where: Path) -> AnyDataset:
             lacks = "knowledge graph about the items"
         elif options_class is FeatureOptions and not dataset.modalities:
             lacks = "item features"
+    features = isinstance(dataset, KnowledgeGraph) and dataset.features
+    if getattr(config.model, "inputs", None) == "features" and not features:
+        raise UsageError(
+            f"{where}: its data hold no features of nodes, which model.inputs=features reads: "
+            "name them when the data are prepared, --set data.features.TYPE=FILE, or give others "
+            "for model.inputs"
+        )
     if lacks:
         raise UsageError(f"{where}: its data hold no {lacks}, which {config.model.name} reads")
     return dataset

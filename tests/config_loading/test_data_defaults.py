@@ -7,9 +7,11 @@ import yaml
 
 from hasten import api, run
 from hasten.build import load_data
+from hasten.config import TypedGraphOptions
 from hasten.config_loading.build import build_config, load_config
 from hasten.config_loading.data_defaults import data_defaults, with_data_defaults
 from hasten.config_loading.keys import known_keys
+from hasten.data.graph_store.prepare import prepare_graph
 from hasten.models.data_size import DataSize
 from hasten.registry import BUILT_IN, data_options_of, load_model
 from hasten.runs.config_text import config_text
@@ -158,6 +160,25 @@ def test_validations_of_many_users_are_sampled(monkeypatch):
     assert "evaluation.users 10000" in notes[0]
     given = build_config("sasrec", flags={"evaluation.users": "all"})
     assert with_data_defaults(given, dataset)[0].evaluation.users == "all"
+
+
+def test_hgt_samples_the_validations_of_graphs_with_many_validation_triples(monkeypatch, tmp_path):
+    monkeypatch.setattr("hasten.config_loading.data_defaults.VALIDATED_TRIPLES", 4)
+    edges = "".join(f"r{i % 3},{i % 7},drug,{i % 20},gene\n" for i in range(140))
+    (tmp_path / "edges.csv").write_text(f"relation,x_id,x_type,y_id,y_type\n{edges}")
+    prepare_graph(TypedGraphOptions(path=str(tmp_path / "edges.csv")), tmp_path / "edges.store")
+    for limit, model, settings, expected in (
+        (5, "hgt", {}, 4),
+        (5, "hgt", {"evaluation.triples": "all"}, "all"),
+        (5, "degree", {}, "all"),
+        (50_000, "hgt", {}, "all"),
+    ):
+        monkeypatch.setattr("hasten.config_loading.data_defaults.MANY_TRIPLES", limit)
+        for name in ("edges.csv", "edges.store"):
+            path = str(tmp_path / name)
+            config = build_config(model, path, flags=settings)
+            config, _ = with_data_defaults(config, load_data(config, None))
+            assert config.evaluation.triples == expected, (limit, model, name)
 
 
 def test_validations_of_large_graphs_are_sampled_where_a_step_samples_its_negatives(monkeypatch):

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from hasten.config import RunConfig
+from hasten.data.graph_store.mapped import MappedGraph
 from hasten.data.tables import VALID, AnyDataset, KnowledgeGraph
 from hasten.models import data_size
 from hasten.models.data_size import DataSize
@@ -19,6 +20,8 @@ from hasten.registry import load_model
 MANY_USERS, VALIDATED_USERS = 100_000, 10_000
 #: so many triples are sampled for them, of graphs with more than ``MANY_ENTITIES``
 VALIDATED_TRIPLES = 10_000
+#: with more validation triples than this, so many are sampled for the validations of ``hgt``
+MANY_TRIPLES = 50_000
 
 
 def data_defaults(config: RunConfig, dataset: AnyDataset, processes: int = 1) -> dict[str, Any]:
@@ -32,16 +35,27 @@ def data_defaults(config: RunConfig, dataset: AnyDataset, processes: int = 1) ->
     defaults = dict(load_model(config.model.name).defaults_for(size_of, config))
     if size_of.users > MANY_USERS:
         defaults["evaluation.users"] = VALIDATED_USERS
-    # only with negatives: a step over all entities takes longer than the ranking of its triples
-    loss = defaults.get("model.loss", getattr(config.model, "loss", None))
-    if (
-        loss == "sampled"
-        and size_of.entities > data_size.MANY_ENTITIES
-        and isinstance(dataset, KnowledgeGraph)
-        and np.count_nonzero(dataset.part == VALID) > VALIDATED_TRIPLES
-    ):
-        defaults["evaluation.triples"] = VALIDATED_TRIPLES
+    if isinstance(dataset, KnowledgeGraph):
+        most = _most_validated(config, size_of, defaults)
+        if most is not None and _validated(dataset) > most:
+            defaults["evaluation.triples"] = VALIDATED_TRIPLES
     return {key: value for key, value in defaults.items() if not config.gives(key)}
+
+
+def _most_validated(config: RunConfig, size: DataSize, defaults: dict[str, Any]) -> int | None:
+    """How many validation triples are all ranked while training; None: any number."""
+    loss = defaults.get("model.loss", getattr(config.model, "loss", None))
+    if load_model(config.model.name).reads == "typed_graph" and loss is not None:
+        return MANY_TRIPLES
+    # only with negatives: a step over all entities takes longer than the ranking of its triples
+    many = loss == "sampled" and size.entities > data_size.MANY_ENTITIES
+    return VALIDATED_TRIPLES if many else None
+
+
+def _validated(graph: KnowledgeGraph) -> int:
+    if isinstance(graph, MappedGraph):
+        return graph.sizes[VALID]
+    return int(np.count_nonzero(graph.part == VALID))
 
 
 def with_data_defaults(

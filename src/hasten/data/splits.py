@@ -1,4 +1,4 @@
-"""Splits of interactions, triples and links into train, valid and test; overlap checks; refit."""
+"""Splits of interactions into train, valid and test; given splits; overlap checks; refit."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from hasten.arrays import Int64, distinct, first_places, matches
+from hasten.arrays import Int64, distinct, matches
 from hasten.data.columns import counter_random as counter
 from hasten.data.columns.checks import counted
-from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, AnyDataset, KnowledgeGraph, Triples
+from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, AnyDataset, KnowledgeGraph
 from hasten.errors import DataError
 
 Parts = NDArray[np.int8]
@@ -38,13 +38,26 @@ def overlaps(keys: Int64, part: Parts, noun: str, of: str, notes: list[str]) -> 
     """How many keys are in two parts; notes are appended to ``notes``."""
     in_part = [distinct(keys[part == p]) for p in (TRAIN, VALID, TEST)]
     counts = {}
-    for first, second in ((TRAIN, VALID), (TRAIN, TEST), (VALID, TEST)):
-        count = len(matches(in_part[second], in_part[first])[0])
-        part_names = f"{PART_NAMES[first]} and {PART_NAMES[second]}"
-        counts[f"{noun}s_in_{part_names.replace(' ', '_')}"] = count
-        if count:
-            notes.append(f"overlap: {counted(count, noun)}{of} in both {part_names}")
+    for first, second, name in _pairs_of_parts(noun):
+        counts[name] = len(matches(in_part[second], in_part[first])[0])
+    notes += overlap_notes(counts, noun, of)
     return counts
+
+
+def overlap_notes(counts: dict[str, int], noun: str, of: str) -> list[str]:
+    """A note for each count of :func:`overlaps` that is not 0."""
+    return [
+        f"overlap: {counted(counts[name], noun)}{of} in both {PART_NAMES[first]} and "
+        f"{PART_NAMES[second]}"
+        for first, second, name in _pairs_of_parts(noun)
+        if counts[name]
+    ]
+
+
+def _pairs_of_parts(noun: str) -> list[tuple[int, int, str]]:
+    """Two parts, and the name of the count of what is in both."""
+    pairs = ((TRAIN, VALID), (TRAIN, TEST), (VALID, TEST))
+    return [(a, b, f"{noun}s_in_{PART_NAMES[a]}_and_{PART_NAMES[b]}") for a, b in pairs]
 
 
 def leave_last_two_out(user: Int64, users: int, timed: bool) -> tuple[Parts, str]:
@@ -180,81 +193,6 @@ def _counts(user: Int64, users: int) -> tuple[Int64, Int64]:
     """The number of interactions of each user [U], and where they end [U]."""
     counts = np.bincount(user, minlength=users)
     return counts, np.cumsum(counts)
-
-
-def random_parts(triples: Triples, shares: Shares, seed: int) -> tuple[Parts, str]:
-    """A random split by shares, from the seed. Every entity and relation keeps a training triple.
-
-    Raises:
-        DataError: too few triples for a part that should not be empty.
-    """
-    random = counter.bits(counter.key(seed, counter.Stream.SPLIT, 1), len(triples))
-    group = np.zeros(len(triples), np.int64)
-    part = _held_out(triples, group, shares, random, "every entity and relation keeps a triple")
-    words = "/".join(f"{share:g}" for share in shares)
-    return part, f"ratio {words} of the triples, at random (seed {seed}), none unseen in train"
-
-
-def _held_out(
-    triples: Triples, group: Int64, shares: Shares, random: NDArray[np.uint64], because: str
-) -> Parts:
-    """The part of each triple: shares of every group, in the order of random numbers.
-
-    The first triple of each entity and of each relation stays in train; of the others in a group,
-    the last ones become test, those before them valid. because: why a part may stay empty.
-
-    Raises:
-        DataError: nothing is left for a part that should not be empty.
-    """
-    order = np.argsort(random)
-    ends = np.stack([triples.head, triples.tail], axis=1)[order]
-    first = np.zeros(len(triples) + 1, bool)  # one more, for ids that do not occur
-    for values, per_triple in ((ends.reshape(-1), 2), (triples.relation[order], 1)):
-        first[first_places(values, int(values.max(initial=-1)) + 1) // per_triple] = True
-    part = np.full(len(triples), TRAIN, np.int8)
-    order = order[~first[:-1]]
-    sizes = np.bincount(group)
-    # the triples of each group, in their random order
-    of_group = np.argsort(group[order].astype(np.min_scalar_type(len(sizes))), kind="stable")
-    ends_at = np.cumsum(np.bincount(group[order], minlength=len(sizes)))
-    for size, free in zip(sizes.tolist(), np.split(order[of_group], ends_at)[:-1], strict=True):
-        end = len(free)
-        for which in (TEST, VALID):
-            taken = free[max(0, end - round(size * shares[which])) : end]
-            part[taken] = which
-            end -= len(taken)
-    for which in (TEST, VALID):
-        if shares[which] and not (part == which).any():
-            raise DataError(
-                f"data.ratios: of {len(triples):,} triples none is left for {PART_NAMES[which]}, "
-                f"because {because} in train: name the parts, or lower the shares"
-            )
-    return part
-
-
-def link_parts(triples: Triples, shares: Shares, seed: int) -> tuple[Parts, str]:
-    """A random split of every relation's links by shares. Every node keeps a training edge.
-
-    A link is an unordered pair of nodes under a relation, so an edge and its reverse are always in
-    the same part. In a random order, the first link of each node and of each relation stays in
-    train.
-
-    Raises:
-        DataError: nothing is left for a part that should not be empty.
-    """
-    count = int(max(triples.head.max(), triples.tail.max())) + 1 if len(triples) else 0
-    low, high = np.minimum(triples.head, triples.tail), np.maximum(triples.head, triples.tail)
-    _, first, link = np.unique(
-        (triples.relation * count + low) * count + high, return_index=True, return_inverse=True
-    )
-    links = Triples(low[first], triples.relation[first], high[first])
-    random = counter.bits(counter.key(seed, counter.Stream.SPLIT, 2), len(links))
-    part = _held_out(links, links.relation, shares, random, "every node and relation keeps an edge")
-    words = "/".join(f"{share:g}" for share in shares)
-    return part[link.reshape(-1)], (
-        f"ratio {words} of every relation's edges with their reverses, at random (seed {seed}), "
-        "no node unseen in train"
-    )
 
 
 def require_validation(dataset: AnyDataset) -> None:

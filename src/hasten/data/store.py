@@ -161,7 +161,7 @@ def save_dataset(dataset: AnyDataset, folder: Path) -> str:
             "name": dataset.name,
             "split": dataset.split,
             "fingerprint": mark,
-            "features": save_features(_modalities(dataset), folder),
+            "features": [] if of_store else save_features(_modalities(dataset), folder),
             "item_features": None if of_items is None else of_items.about(),
             "event_features": None if of_events is None else of_events.about(),
             "source": asdict(dataset.source),

@@ -19,7 +19,7 @@ COPIED = re.compile(
     r"|data/((users|items)\.arrow|offsets\.i8|item\.i4|time\.i8|manifest\.json)"
     r"|data/((entities|relations)\.arrow|(link_)?(head|tail)\.i[48]|relation\.i[48])"
     r"|data/((source|target|link|by_target|endpoints)\.i[48]|endpoint_offsets\.i8)"
-    r"|data/(dataset\.json|.+_feat\.npy)"
+    r"|data/(dataset\.json|.+_feat\.npy|features-\d+\.f[24])"
     rf"|{_CHECKPOINT}/((manifest|state)\.json|[\w.-]+\.safetensors)"
 )
 _FOLDERS = re.compile(rf"data|checkpoints|{_CHECKPOINT}")

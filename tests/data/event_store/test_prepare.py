@@ -13,12 +13,12 @@ import pytest
 
 from hasten.cli.main import main
 from hasten.config import InteractionOptions, SequenceOptions
-from hasten.data.event_store import buckets
 from hasten.data.event_store.manifest import EventManifest, holds_store
 from hasten.data.event_store.opened import open_store
 from hasten.data.event_store.prepare import prepare
 from hasten.data.interactions.load import load_dataset
 from hasten.data.readers import arrow, in_blocks, separated
+from hasten.data.store_folder import buckets
 from hasten.data.store_folder.manifest import read_manifest, verify
 from hasten.data.tables import TEST, TRAIN, VALID
 from hasten.errors import DataError, UsageError

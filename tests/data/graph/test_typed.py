@@ -10,8 +10,8 @@ from hasten.config import AnyDataOptions, TripleOptions
 from hasten.data.detect import load_any
 from hasten.data.graph.load import load_graph
 from hasten.data.graph.node_types import NodeTypes, ids_of
+from hasten.data.graph.random_splits import link_parts
 from hasten.data.overview import inspect
-from hasten.data.splits import link_parts
 from hasten.data.store import fingerprint, load_stored, save_dataset
 from hasten.data.tables import TEST, TRAIN, VALID, Triples
 from hasten.errors import DataError, UsageError

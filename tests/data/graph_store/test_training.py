@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from hasten import api, loaded_run, run
 from hasten.config import TypedGraphOptions
-from hasten.data.graph.load import load_graph
+from hasten.data.graph.load import load_graph, with_node_features
 from hasten.data.graph.messages import Links, Messages, endpoints
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.graph_store.manifest import GraphManifest, holds_graph_store
@@ -136,13 +138,13 @@ def test_what_needs_the_graph_in_memory_is_refused(data, tmp_path):
         api.train("hgt", str(data[1]), settings=SMALL, out=str(tmp_path / "run"), quiet=True)
     assert not (tmp_path / "run").exists()
     for options, reason in (
-        ({"features": {"drug": "x.npy"}}, "read into memory"),
+        ({"features": {"drug": "x.npy"}}, r"data\.features has no effect"),
         ({"refit": True}, "messages of the store"),
         ({"split_seed": 3}, "chosen and divided"),
     ):
         with pytest.raises(UsageError, match=reason):
             open_graph_store(data[1], TypedGraphOptions(**options))
-    for options in ({"features": {"drug": "x.npy"}}, {"refit": True}, {"unknown": "rank-last"}):
+    for options in ({"refit": True}, {"unknown": "rank-last"}):
         with pytest.raises(UsageError, match=f"data.{next(iter(options))}"):
             prepare_graph(TypedGraphOptions(path=str(data[0]), **options), tmp_path / "store")
     with pytest.raises(UsageError, match="hold no interactions"):
@@ -167,3 +169,77 @@ def test_a_store_is_replaced_only_on_demand_and_verified(data, tmp_path):
     column.write_bytes(b"")
     with pytest.raises(DataError, match=r"target\.i4: damaged: 0 bytes"):
         open_graph_store(tmp_path / "store")
+
+
+@pytest.fixture(scope="module")
+def featured(data, tmp_path_factory):
+    """Features of two types, of different widths and kinds; their options, and a store."""
+    folder = tmp_path_factory.mktemp("features")
+    random = np.random.default_rng(1)
+    np.save(folder / "drug.npy", random.standard_normal((40, 5)).astype(np.float16))
+    ids = random.permutation(30)
+    values = {"id": ids, "a": random.standard_normal(30), "b": random.standard_normal(30)}
+    pq.write_table(pa.table(values), folder / "protein.parquet")
+    files = {"protein": str(folder / "protein.parquet"), "drug": str(folder / "drug.npy")}
+    options = TypedGraphOptions(path=str(data[0]), features=files)
+    prepare_graph(options, folder / "store")
+    return files, folder / "store"
+
+
+@pytest.mark.parametrize("mode", ["neighbors", "edges"])
+def test_features_of_a_store_train_the_same_weights(mode, data, featured, tmp_path):
+    files, store = featured
+    settings = {**SMALL, "model.mode": mode, "model.inputs": "features"}
+    of_files = {f"data.features.{name}": file for name, file in files.items()}
+    train = {"threads": 1, "quiet": True}
+    one = api.train(
+        "hgt", str(data[0]), settings=settings | of_files, out=str(tmp_path / "file"), **train
+    )
+    two = api.train("hgt", str(store), settings=settings, out=str(tmp_path / "store"), **train)
+    assert fingerprint(tmp_path / "file") == fingerprint(tmp_path / "store")
+    assert one.metrics == two.metrics
+    name = "features-1.f2"  # drugs are of type 1
+    assert (tmp_path / "store" / "data" / name).samefile(store / name)
+    run.resume(tmp_path / "store", checkpoint="epoch-0001", out=tmp_path / "again", quiet=True)
+    assert fingerprint(tmp_path / "again") == fingerprint(tmp_path / "store")
+
+
+def test_features_of_a_store_are_those_of_the_files(data, featured):
+    files, store = featured
+    graph = with_node_features(load_graph(TypedGraphOptions(path=str(data[0])), 0), files)
+    stored = open_graph_store(store)
+    for (number, one), (other_number, other) in zip(graph.features, stored.features, strict=True):
+        assert (number, one.name, one.digest) == (other_number, other.name, other.digest)
+        assert np.array_equal(one.values, other.values)
+        assert one.values.dtype == other.values.dtype
+    assert stored.in_memory().features == stored.features
+    plain = read_manifest(data[1], GraphManifest)
+    assert plain.fingerprint != stored.manifest.fingerprint
+    verify(store, stored.manifest)
+
+
+def test_a_store_with_features_trains_without_them(data, featured, tmp_path):
+    settings = {**SMALL, "model.mode": "neighbors", "training.epochs": 1}
+    for name, path in (("plain", data[1]), ("featured", featured[1])):
+        api.train("hgt", str(path), settings=settings, out=str(tmp_path / name), quiet=True)
+    assert fingerprint(tmp_path / "plain") == fingerprint(tmp_path / "featured")
+
+
+def test_features_that_do_not_fit_a_store_are_refused(data, tmp_path):
+    np.save(tmp_path / "short.npy", np.zeros((3, 2), np.float32))
+    np.save(tmp_path / "nan.npy", np.full((40, 2), np.nan, np.float32))
+    for files, reason in (
+        ({"drugs": "short.npy"}, "data.features.drugs: no nodes of this type"),
+        ({"drug": "short.npy"}, "no row for 27 nodes of type 'drug': 10, 11"),
+        ({"drug": "nan.npy"}, "are no finite numbers"),
+        ({"drug": "none.npy"}, "none.npy: no such file"),
+    ):
+        named = {name: str(tmp_path / file) for name, file in files.items()}
+        options = TypedGraphOptions(path=str(data[0]), features=named)
+        with pytest.raises(DataError, match=reason):
+            prepare_graph(options, tmp_path / "store")
+        assert not (tmp_path / "store").exists()
+    settings = {**SMALL, "model.mode": "neighbors", "model.inputs": "features"}
+    with pytest.raises(UsageError, match="hold no features of nodes"):
+        api.train("hgt", str(data[1]), settings=settings, out=str(tmp_path / "run"), quiet=True)
+    assert not (tmp_path / "run").exists()

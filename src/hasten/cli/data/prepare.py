@@ -23,7 +23,7 @@ def prepare(
     json: bool = options.JSON,
     debug: bool = options.DEBUG,  # noqa: ARG001 - main() looks for it
 ) -> None:
-    """Write events (in bounded memory) or typed edges to a store on disk; train from it at once.
+    """Write events or typed edges to a store on disk, in bounded memory; train from it at once.
 
     hasten data prepare events.csv --out events.store
     """

@@ -57,7 +57,12 @@ def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def bits(base: int, count: int, start: int = 0) -> NDArray[np.uint64]:
     """64 random bits for each of the counters start..start+count-1."""
-    value = np.arange(start + 1, start + count + 1, dtype=np.uint64)
+    return bits_at(base, np.arange(start, start + count, dtype=np.uint64))
+
+
+def bits_at(base: int, counters: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """64 random bits for each of these counters."""
+    value = counters + np.uint64(1)
     value *= np.uint64(GAMMA)
     value += np.uint64(base)
     return mix(value)

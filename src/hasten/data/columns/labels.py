@@ -75,6 +75,10 @@ class Labels:
             return np.flatnonzero(self._seen).astype(np.int32)
         return self._numbers if len(self._seen) else np.arange(len(self._hashed), dtype=np.int32)
 
+    def distinct(self) -> tuple[pa.Array, NDArray[np.int32]]:
+        """The labels so far, and the number of each."""
+        return self._labels(), self._given()
+
     def column(self, codes: NDArray[np.int32]) -> IdColumn:
         """The column of the numbers that :meth:`codes` gave out; they are changed in place."""
         labels, numbers = self._labels(), self._given()

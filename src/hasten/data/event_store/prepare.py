@@ -102,11 +102,11 @@ def _write(
         given = names.read_names(files.names)
         item_vocabulary, more = names.with_names(item_vocabulary, given)
         notes += more
-    first = divide(collected, user_at, item_at, counts)
+    divided = divide(collected, user_at, item_at, counts)
     del user_at, item_at
     written = _Columns(folder, collected.time_type is not None)
     events_per_user, duplicates, unmoved = np.zeros(len(users), np.int64), 0, True
-    for part in sorted_ranges(collected, first, counts, options):
+    for part in sorted_ranges(collected, divided, options):
         written.append(part.events.item, part.events.time)
         user = part.events.user  # of a range: sorted
         events_per_user[user[0] : user[-1] + 1] += np.bincount(user - user[0])

@@ -12,17 +12,18 @@ from numpy.typing import NDArray
 from hasten.arrays import Int64, packed
 from hasten.config import TripleOptions
 from hasten.data.graph import policies
+from hasten.data.graph.random_splits import link_parts, random_parts
 from hasten.data.graph.relation_overlap import RelationOverlap, train_pairs
 from hasten.data.graph.typed_links import chosen_edges, stored_links
 from hasten.data.graph.vocabularies import Dictionary, index_triples
 from hasten.data.readers.interface import Read
 from hasten.data.readers.names import with_names
 from hasten.data.readers.node_table import NodeTable
-from hasten.data.splits import given_parts, link_parts, overlaps, random_parts
+from hasten.data.splits import given_parts, overlap_notes, overlaps
 from hasten.data.tables import PART_NAMES, TEST, VALID, KnowledgeGraph, Source, Triples
 from hasten.errors import DataError
 
-_REMEDY = (
+GIVEN_REMEDY = (
     "a folder or an archive with train, valid and test files, or data.train, data.valid and "
     "data.test"
 )
@@ -103,19 +104,24 @@ def _parts(
 ) -> tuple[NDArray[np.int8], str]:
     """The part of every triple: as the files or a column name it, or at random."""
     part = read.parts()
-    chosen = options.split
-    if chosen == "auto":
-        chosen = "ratio" if part is None else "given"
-    if chosen == "given":
-        if options.ratios != TripleOptions.model_fields["ratios"].default:
-            raise DataError(
-                "data.ratios has no effect: the files give the parts; leave it out, or choose "
-                "data.split=ratio"
-            )
-        return given_parts(None if part is None else part[row], "triple", _REMEDY)
+    if is_given(part is not None, options):
+        return given_parts(None if part is None else part[row], "triple", GIVEN_REMEDY)
     if read.typed:
         return link_parts(triples, options.ratios, seed)
     return random_parts(triples, options.ratios, seed)
+
+
+def is_given(named: bool, options: TripleOptions) -> bool:
+    """Whether the split is that of the files. named: whether these name parts. Raises DataError."""
+    chosen = options.split
+    if chosen == "auto":
+        chosen = "given" if named else "ratio"
+    if chosen == "given" and options.ratios != TripleOptions.model_fields["ratios"].default:
+        raise DataError(
+            "data.ratios has no effect: the files give the parts; leave it out, or choose "
+            "data.split=ratio"
+        )
+    return chosen == "given"
 
 
 def describe_counts(graph: KnowledgeGraph, notes: list[str]) -> dict[str, Any]:
@@ -129,21 +135,37 @@ def describe_counts(graph: KnowledgeGraph, notes: list[str]) -> dict[str, Any]:
     entities, relations = graph.trained
     counts["entities_not_in_train"] = int(np.sum(~entities))
     counts["relations_not_in_train"] = int(np.sum(~relations))
-    for kind in ("entities", "relations"):
-        missing = counts[f"{kind}_not_in_train"]
-        if missing:
-            notes.append(f"{missing:,} of {counts[kind]:,} {kind} stand in no training triple")
-    notes += [f"there are no {name} triples" for name in ("valid", "test") if not counts[name]]
     triples = graph.triples
     whole = packed(triples.head, triples.tail, triples.relation)
     if whole is None:
         ends = triples.head * len(graph.entities) + triples.tail
         _, pair = np.unique(ends, return_inverse=True)
         whole = pair * len(graph.relations) + triples.relation
-    return counts | overlaps(whole, graph.part, "triple", "", notes) | _leaks(graph, notes)
+    counts |= overlaps(whole, graph.part, "triple", "", []) | _leaks(graph)
+    notes += count_notes(counts)
+    return counts
 
 
-def _leaks(graph: KnowledgeGraph, notes: list[str]) -> dict[str, int]:
+def count_notes(counts: dict[str, Any]) -> list[str]:
+    """Notes on the statistics that are remarkable."""
+    notes = []
+    for kind in ("entities", "relations"):
+        missing = counts[f"{kind}_not_in_train"]
+        if missing:
+            notes.append(f"{missing:,} of {counts[kind]:,} {kind} stand in no training triple")
+    notes += [f"there are no {name} triples" for name in ("valid", "test") if not counts[name]]
+    notes += overlap_notes(counts, "triple", "")
+    for name in ("valid", "test"):
+        if leaking := counts[f"inverse_leaks_in_{name}"]:
+            notes.append(
+                f"inverse leakage: {leaking:,} of {counts[name]:,} {name} triples follow from a "
+                "training triple by an inverse or symmetric relation "
+                f"({counts[f'reversed_in_{name}']:,} pairs stand there the other way round)"
+            )
+    return notes
+
+
+def _leaks(graph: KnowledgeGraph) -> dict[str, int]:
     """Valid and test triples (h, r, t) whose reverse (t, r', h) is a training triple.
 
     reversed: r' is any relation; inverse: r' is an inverse of r.
@@ -151,14 +173,7 @@ def _leaks(graph: KnowledgeGraph, notes: list[str]) -> dict[str, int]:
     train, overlap = train_pairs(graph), RelationOverlap.of(graph, reverse=True)
     counts = {}
     for part in (VALID, TEST):
-        name, judged = PART_NAMES[part], graph.of(part)
-        reversed_count, leaking = (int(n.sum()) for n in overlap.implied(train, judged))
-        counts[f"reversed_in_{name}"] = reversed_count
-        counts[f"inverse_leaks_in_{name}"] = leaking
-        if leaking:
-            notes.append(
-                f"inverse leakage: {leaking:,} of {len(judged):,} {name} triples follow from a "
-                f"training triple by an inverse or symmetric relation ({reversed_count:,} pairs "
-                "stand there the other way round)"
-            )
+        linked, implied = overlap.implied(train, graph.of(part))
+        counts[f"reversed_in_{PART_NAMES[part]}"] = int(linked.sum())
+        counts[f"inverse_leaks_in_{PART_NAMES[part]}"] = int(implied.sum())
     return counts

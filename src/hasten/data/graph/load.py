@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hasten.arrays import Int64
 from hasten.config import TripleOptions
 from hasten.data.columns.checks import counted
 from hasten.data.columns.text import file_digest
@@ -21,7 +22,7 @@ from hasten.data.graph.vocabularies import Dictionary, read_dictionary, read_rel
 from hasten.data.readers import triples, typed
 from hasten.data.readers.arrow import as_arrow, open_memory, tables_by_part
 from hasten.data.readers.columns import TRIPLE_ROLES
-from hasten.data.readers.features import open_features
+from hasten.data.readers.features import FeatureFile, open_features
 from hasten.data.readers.interface import Columns
 from hasten.data.readers.names import read_names
 from hasten.data.readers.node_table import NodeTable, read_nodes
@@ -44,7 +45,7 @@ def load_graph(options: TripleOptions, seed: int, table: Any = None) -> Knowledg
     Raises:
         DataError: data that cannot be used, with file, line and text.
     """
-    _check_format_and_split(options)
+    check_format_and_split(options)
     if table is not None:
         refuse_options("a table in memory", options, ("path", *_FILE_OPTIONS))
         read = _read_tables(table, options)
@@ -71,7 +72,7 @@ def load_graph(options: TripleOptions, seed: int, table: Any = None) -> Knowledg
 def _read_typed(options: TripleOptions) -> GraphRead:
     """Read the edges of the files."""
     files = typed_files(options)
-    nodes = _nodes(options, files[0])
+    nodes = table_of_nodes(options, files[0])
     read: list[tuple[Columns, int | None]] = []
     names: dict[str, str] = {} if nodes is None else dict(nodes.names)
     for file in files:
@@ -82,11 +83,7 @@ def _read_typed(options: TripleOptions) -> GraphRead:
             continue
         for label, name in file_names.items():
             if names.setdefault(label, name) != name:
-                kind, _, node = label.partition(TYPE_MARK)
-                raise DataError(
-                    f"{file.path}: duplicate ({kind}, {node}): named {name!r} here and "
-                    f"{names[label]!r} in another file"
-                )
+                raise renamed_elsewhere(file.path, label, name, names[label])
     where = Path(options.path or options.train or files[0].path)
     digests = () if nodes is None else (file_digest(nodes.path),)
     forms = "+".join(dict.fromkeys(file.form for file in files))
@@ -94,7 +91,15 @@ def _read_typed(options: TripleOptions) -> GraphRead:
     return GraphRead(name, path, forms, read, names=names, files=digests, typed=True, nodes=nodes)
 
 
-def _nodes(options: TripleOptions, first: typed.EdgeFile) -> NodeTable | None:
+def renamed_elsewhere(path: Path, label: str, now: str, before: str) -> DataError:
+    """The error about a node with another name in another file."""
+    kind, _, node = label.partition(TYPE_MARK)
+    return DataError(
+        f"{path}: duplicate ({kind}, {node}): named {now!r} here and {before!r} in another file"
+    )
+
+
+def table_of_nodes(options: TripleOptions, first: typed.EdgeFile) -> NodeTable | None:
     """The table of nodes that an option names, or that is in the folder of the edges."""
     if options.nodes is not None:
         if options.edges:
@@ -171,7 +176,7 @@ def _known(dictionary: Dictionary | None, columns: list[pa.Array]) -> set[str]:
     return known
 
 
-def _check_format_and_split(options: TripleOptions) -> None:
+def check_format_and_split(options: TripleOptions) -> None:
     """Refuse formats and splits that triples do not have."""
     if options.format not in (None, triples.NAME, *typed.FORMATS):
         raise UsageError(f"format {options.format!r} holds no triples: leave --format out")
@@ -191,19 +196,33 @@ def with_node_features(graph: KnowledgeGraph, files: Mapping[str, str]) -> Knowl
     Raises:
         DataError: no such type, a node without a row, values that are not finite.
     """
-    types = NodeTypes.of(graph)
-    labels = graph.entities.labels
-    texts = ids_of(labels) if graph.typed else labels.cast(pa.string())
-    features = []
-    for name, file in files.items():
+    types, labels = NodeTypes.of(graph), graph.entities.labels
+    features = [
+        (number, Modality.of(f"type-{number}", opened.taken(rows)))
+        for number, opened, rows in feature_rows(files, types, labels, typed=graph.typed)
+    ]
+    return replace(graph, features=tuple(features))
+
+
+def feature_rows(
+    files: Mapping[str, str], types: NodeTypes, labels: pa.Array, *, typed: bool = True
+) -> Iterator[tuple[int, FeatureFile, Int64]]:
+    """The number of each type with features, the file, and the row of each of its nodes.
+
+    labels: of all nodes, ``type::id`` if typed. Raises as :func:`with_node_features` does.
+    """
+    for name in files:
         if name not in types.names:
             raise DataError(
                 f"data.features.{name}: no nodes of this type{did_you_mean(name, types.names)} "
                 f"(there are {', '.join(types.names)})"
             )
-        number = types.names.index(name)
+    texts = ids_of(labels) if typed else labels.cast(pa.string())
+    for number, name in enumerate(types.names):
+        if name not in files:
+            continue
         first, last = types.offsets[number : number + 2].tolist()
-        opened = open_features(Path(file))
+        opened = open_features(Path(files[name]))
         type_labels = texts.slice(first, last - first)
         rows = opened.rows_of(_numbers(type_labels) if opened.items is None else type_labels)
         missing = np.flatnonzero(rows < 0)
@@ -211,11 +230,10 @@ def with_node_features(graph: KnowledgeGraph, files: Mapping[str, str]) -> Knowl
             listed = ", ".join(str(type_labels[i]) for i in missing[:_SHOWN].tolist())
             more = ", ..." if len(missing) > _SHOWN else ""
             raise DataError(
-                f"{file}: no row for {counted(len(missing), 'node')} of type {name!r}: "
+                f"{files[name]}: no row for {counted(len(missing), 'node')} of type {name!r}: "
                 f"{listed}{more}; give them rows (of zeros, say), or leave the type's file out"
             )
-        features.append((number, Modality.of(f"type-{number}", opened.taken(rows))))
-    return replace(graph, features=tuple(sorted(features, key=lambda each: each[0])))
+        yield number, opened, rows
 
 
 def _numbers(ids: pa.Array) -> pa.Array:

@@ -16,10 +16,11 @@ from hasten.data.readers.interface import Columns
 from hasten.data.tables import PART_NAMES, TRAIN, Triples, Vocabulary
 from hasten.errors import DataError
 
-_REMEDY = (
+REMEDY = (
     "choose what happens to them: --set data.unknown=keep (scored untrained, as most published "
     "figures are), rank-last (counted as misses) or drop"
 )
+NOT_TRAINED = "an entity or the relation stands in no training triple"
 _UNKNOWN = {"drop": "left out", "rank-last": "counted as misses", "keep": "scored untrained"}
 
 
@@ -45,7 +46,7 @@ class Selection:
     def refused(self, rows: NDArray[np.bool_], reason: str) -> DataError:
         """The error about the marked triples, with their files and lines."""
         sources = [(source.rows, len(source)) for source in self.sources]
-        return bad_rows(sources, self.row[rows], reason, _REMEDY)
+        return bad_rows(sources, self.row[rows], reason, REMEDY)
 
 
 def apply_outside(selected: Selection, outside: NDArray[np.bool_], options: TripleOptions) -> None:
@@ -73,15 +74,20 @@ def apply_duplicates(selected: Selection, options: TripleOptions) -> None:
     is_repeated = repeats(triples.tail, triples.relation, triples.head, selected.part)
     count = int(is_repeated.sum())
     selected.counts["duplicates"] = count
+    selected.notes += duplicate_notes(count, options)
+    if count and options.duplicates == "drop":
+        selected.take(~is_repeated)
+
+
+def duplicate_notes(count: int, options: TripleOptions) -> list[str]:
+    """The note about so many repetitions. Raises DataError if they are to be refused."""
     if not count:
-        return
+        return []
     counted_triples = counted(count, "duplicate triple")
     if options.duplicates == "error":
         raise DataError(f"{counted_triples}; --set data.duplicates=drop or keep")
     did = "left out" if options.duplicates == "drop" else "kept"
-    selected.notes.append(f"{counted_triples} {did} (data.duplicates)")
-    if options.duplicates == "drop":
-        selected.take(~is_repeated)
+    return [f"{counted_triples} {did} (data.duplicates)"]
 
 
 def apply_unknown(
@@ -99,15 +105,18 @@ def apply_unknown(
     if not unknown.any():
         return unknown
     if options.unknown == "error":
-        reason = "an entity or the relation stands in no training triple"
-        raise selected.refused(unknown, reason)
-    where = ", ".join(f"{count:,} of {name}" for name, count in per_part.items() if count)
-    counted_triples = counted(int(unknown.sum()), "triple")
-    selected.notes.append(
-        f"{counted_triples} with an entity or a relation of no training triple ({where}): "
-        f"{_UNKNOWN[options.unknown]} (data.unknown={options.unknown})"
-    )
+        raise selected.refused(unknown, NOT_TRAINED)
+    selected.notes.append(unknown_note(per_part, options))
     if options.unknown == "drop":
         selected.take(~unknown)
     misses = options.unknown == "rank-last"
     return unknown if misses else np.zeros(len(selected.part), bool)
+
+
+def unknown_note(per_part: dict[str, int], options: TripleOptions) -> str:
+    """The note about valid and test triples with an entity or a relation of no training triple."""
+    where = ", ".join(f"{count:,} of {name}" for name, count in per_part.items() if count)
+    return (
+        f"{counted(sum(per_part.values()), 'triple')} with an entity or a relation of no training "
+        f"triple ({where}): {_UNKNOWN[options.unknown]} (data.unknown={options.unknown})"
+    )

@@ -8,8 +8,11 @@ directions are stored, always in the same part.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from hasten.arrays import Int64, among
 from hasten.config import TripleOptions
@@ -19,6 +22,8 @@ from hasten.data.readers.interface import Read
 from hasten.data.readers.node_table import NodeTable
 from hasten.data.tables import TYPE_MARK, Triples, Vocabulary
 from hasten.errors import DataError, did_you_mean
+
+Mask = NDArray[np.bool_]
 
 
 def chosen_edges(
@@ -39,25 +44,70 @@ def chosen_edges(
     """
     where, (names, code) = read.where, type_codes(entities.labels)
     texts = relations.labels.cast(pa.string()).to_pylist()
-    kinds = {*names, *(() if nodes is None else nodes.types)}
-    _check_known("data.node_types", options.node_types, kinds, "node type", where)
-    _check_known("data.edge_types", options.edge_types, {*texts}, "relation", where)
-    keep = np.ones(len(triples), bool)
-    if options.node_types is not None:
-        chosen = np.isin(names, options.node_types)[code]
-        keep &= chosen[triples.head] & chosen[triples.tail]
-    if options.edge_types is not None:
-        keep &= np.isin(texts, options.edge_types)[triples.relation]
+    of_types, of_relations = chosen_kinds(options, names, texts, nodes, where)
+    chosen = of_types[code]
+    keep = chosen[triples.head] & chosen[triples.tail] & of_relations[triples.relation]
     end = 0
     for source in read.sources:
         begin, end = end, end + len(source)
         if not keep[begin:end].any():
-            raise DataError(
-                f"{source.source}: no edge is left by data.node_types and data.edge_types"
-            )
-    if left := int((~keep).sum()):
-        notes.append(f"{left:,} edges of other types left out (data.node_types, data.edge_types)")
+            raise nothing_left(source.source)
+    notes += left_out_notes(int((~keep).sum()))
     used, _ = triples.take(keep).used(len(entities), len(relations))
+    notes += node_notes(options, names, code, entities.labels, used, nodes, where)
+    return np.flatnonzero(keep)
+
+
+def chosen_kinds(
+    options: TripleOptions,
+    names: tuple[str, ...],
+    texts: list[str],
+    nodes: NodeTable | None,
+    where: str,
+) -> tuple[Mask, Mask]:
+    """Which types of nodes and which relations the options choose.
+
+    names, texts: of all types and relations that were read. Raises DataError for unknown ones.
+    """
+    kinds = {*names, *(() if nodes is None else nodes.types)}
+    _check_known("data.node_types", options.node_types, kinds, "node type", where)
+    _check_known("data.edge_types", options.edge_types, {*texts}, "relation", where)
+    of_types, of_relations = np.ones(len(names), bool), np.ones(len(texts), bool)
+    if options.node_types is not None:
+        of_types = np.isin(names, options.node_types)
+    if options.edge_types is not None:
+        of_relations = np.isin(texts, options.edge_types)
+    return of_types, of_relations
+
+
+def nothing_left(source: str) -> DataError:
+    """The error about a file none of whose edges is chosen."""
+    return DataError(f"{source}: no edge is left by data.node_types and data.edge_types")
+
+
+def left_out_notes(left_out: int) -> list[str]:
+    """The note about edges that are not chosen."""
+    note = f"{left_out:,} edges of other types left out (data.node_types, data.edge_types)"
+    return [note] if left_out else []
+
+
+def node_notes(
+    options: TripleOptions,
+    names: tuple[str, ...],
+    code: NDArray[Any],
+    labels: pa.Array,
+    used: Mask,
+    nodes: NodeTable | None,
+    where: str,
+) -> list[str]:
+    """The note about nodes of the table without edges.
+
+    names: of the types; code: the type of every node; used: the nodes of the chosen edges.
+
+    Raises:
+        DataError: a type without edges.
+    """
+    kinds = {*names, *(() if nodes is None else nodes.types)}
     node_types = kinds if options.node_types is None else set(options.node_types)
     bare = sorted(node_types - {names[i] for i in np.unique(code[used])})
     if options.edge_types is None and bare:
@@ -66,12 +116,13 @@ def chosen_edges(
             f"{table}: nodes of type {', '.join(map(repr, bare))} have no edges in {where}: "
             "leave the type out with data.node_types, or add its edges"
         )
-    if nodes is not None:
-        listed = [v for v in nodes.labels.values() if v.split(TYPE_MARK)[0] in node_types]
-        joined = set(entities.labels.filter(pa.array(used)).to_pylist())
-        if isolated := len(listed) - len(joined.intersection(listed)):
-            notes.append(f"{isolated:,} of {len(listed):,} nodes have no edge and were left out")
-    return np.flatnonzero(keep)
+    if nodes is None:
+        return []
+    listed = [v for v in nodes.labels.values() if v.split(TYPE_MARK)[0] in node_types]
+    joined = set(labels.filter(pa.array(used)).to_pylist())
+    isolated = len(listed) - len(joined.intersection(listed))
+    note = f"{isolated:,} of {len(listed):,} nodes have no edge and were left out"
+    return [note] if isolated else []
 
 
 def _check_known(
@@ -112,29 +163,43 @@ def stored_links(
         keys = (relation * count + head) * count + tail
         is_repeated = turned.copy()
         is_repeated[turned] = among(keys[turned], np.sort(keys[~turned]))
-        notes.append(
-            f"{counted(int(turned.sum()), 'edge')} against the direction of the relation: "
-            f"{int(is_repeated.sum()):,} are reverses of others and were left out, the rest was "
-            "turned"
-        )
+        notes += turned_notes(int(turned.sum()), int(is_repeated.sum()))
         keep = ~is_repeated
         head, tail, relation, row = head[keep], tail[keep], relation[keep], row[keep]
     links = Triples(head, relation, tail)
     within = np.zeros(len(labels), bool)
     within[relation[code[head] == code[tail]]] = True
     is_symmetric = symmetric_relations(links, len(labels), code)
-    vocabulary = Vocabulary(pa.array(labels, pa.string()))
-    relation_ids = vocabulary.index(pa.array(list(symmetric), pa.string()))
-    for name, number in zip(symmetric, relation_ids.tolist(), strict=True):
-        if number < 0:
-            raise DataError(f"data.symmetric: no relation {name!r} (there are {', '.join(labels)})")
-        if not within[number]:
-            raise DataError(f"data.symmetric: {name!r} joins two types of nodes")
-        is_symmetric[number] = True
+    mark_symmetric(is_symmetric, within, labels, symmetric)
     add = is_symmetric[relation] & (head != tail)
     if add.any():
         links, row = _in_both_directions(links, row, add, count)
-    return links, vocabulary, row
+    return links, Vocabulary(pa.array(labels, pa.string())), row
+
+
+def turned_notes(turned: int, repeated: int) -> list[str]:
+    """The note about edges that were turned."""
+    note = (
+        f"{counted(turned, 'edge')} against the direction of the relation: {repeated:,} are "
+        "reverses of others and were left out, the rest was turned"
+    )
+    return [note] if turned else []
+
+
+def mark_symmetric(
+    is_symmetric: Mask, within: Mask, labels: list[str], symmetric: tuple[str, ...]
+) -> None:
+    """Mark the relations that an option names; within: those between nodes of one type.
+
+    Raises:
+        DataError: a relation that does not exist, or that joins two types.
+    """
+    for name in symmetric:
+        if name not in labels:
+            raise DataError(f"data.symmetric: no relation {name!r} (there are {', '.join(labels)})")
+        if not within[labels.index(name)]:
+            raise DataError(f"data.symmetric: {name!r} joins two types of nodes")
+        is_symmetric[labels.index(name)] = True
 
 
 def _one_pair_each(
@@ -146,7 +211,23 @@ def _one_pair_each(
     kind = (triples.relation * types + first) * types + second
     encoded = pa.array(kind).dictionary_encode()  # in the order of their first edges
     kinds = encoded.dictionary.to_pylist()
-    texts = relations.labels.cast(pa.string()).to_pylist()
+    labels, relation, turned = one_pair_each(
+        kinds, relations.labels.cast(pa.string()).to_pylist(), names
+    )
+    codes = np.asarray(encoded.indices)
+    return relation[codes], labels, turned[codes]
+
+
+def one_pair_each(
+    kinds: list[int], texts: list[str], names: tuple[str, ...]
+) -> tuple[list[str], Int64, Mask]:
+    """Relations that each join one pair of types, from the kinds of edges that occur.
+
+    kinds: ``(relation * types + type of the head) * types + type of the tail``, in the order of
+    their first edges; texts, names: of relations and types. Returns the labels, and of every kind
+    its relation and whether its edges are turned.
+    """
+    types = len(names)
     signatures: dict[int, list[tuple[int, int]]] = {}
     target: dict[int, tuple[str, bool]] = {}
     for number in kinds:
@@ -163,10 +244,8 @@ def _one_pair_each(
         target[number] = label, against
     labels = sorted({label for label, _ in target.values()})
     number_of = {label: number for number, label in enumerate(labels)}
-    codes = np.asarray(encoded.indices)
-    relation = np.array([number_of[target[k][0]] for k in kinds], np.int64)[codes]
-    turned = np.array([target[k][1] for k in kinds], bool)[codes]
-    return relation, labels, turned
+    of_kind = np.array([number_of[target[k][0]] for k in kinds], np.int64)
+    return labels, of_kind, np.array([target[k][1] for k in kinds], bool)
 
 
 def _in_both_directions(

@@ -2,12 +2,12 @@
 
 Every column is a file of int32 (``.i4``), or of int64 (``.i8``) where its numbers are too large:
 triples (head, relation, tail) with train before valid before test, and the arrays of
-:mod:`hasten.data.graph.messages` of the training part.
+:mod:`hasten.data.graph.messages` of the training part. Node features: see :mod:`.features`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,7 +27,8 @@ class GraphManifest(Manifest):
 
     split: the description of how the parts were made; types: the fields of ``NodeTypes`` as lists;
     message_bounds, link_bounds: the first message and link of each relation; queries: the number of
-    distinct (entity, relation) of the training triples, in both directions.
+    distinct (entity, relation) of the training triples, in both directions; features: type, file,
+    shape and digest of the node features.
     """
 
     split: str
@@ -35,6 +36,7 @@ class GraphManifest(Manifest):
     message_bounds: list[int]
     link_bounds: list[int]
     queries: int
+    features: list[dict[str, Any]] = field(default_factory=list)
     kind: ClassVar[str] = "hasten typed graph"
 
 

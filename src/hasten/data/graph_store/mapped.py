@@ -15,6 +15,7 @@ from hasten.arrays import Int64
 from hasten.data.graph.messages import IntArray, Links, Messages, blocks
 from hasten.data.graph.node_types import GraphWithTypes, NodeTypes
 from hasten.data.graph_store import manifest
+from hasten.data.graph_store.features import map_features
 from hasten.data.graph_store.manifest import GraphManifest
 from hasten.data.store_folder.files import map_column, map_vocabulary
 from hasten.data.tables import PART_NAMES, KnowledgeGraph, Source, Triples
@@ -34,7 +35,8 @@ class MappedGraph(GraphWithTypes):
         entities, relations = (map_vocabulary(folder / name) for name in names)
         source = Source("store", stored.path, files, dict(stored.counts), notes)
         values = {"name": stored.name, "entities": entities, "relations": relations}
-        values |= {"split": stored.split, "source": source, "typed": True, "features": ()}
+        values |= {"split": stored.split, "source": source, "typed": True}
+        values["features"] = map_features(folder, stored.features)
         values |= {"folder": folder, "manifest": stored, "types": _types(stored)}
         for name, value in values.items():  # the class it extends is frozen
             object.__setattr__(self, name, value)
@@ -122,7 +124,7 @@ class MappedGraph(GraphWithTypes):
         """The same data in memory, for what reads all triples anyway."""
         return KnowledgeGraph(
             self.name, self.entities, self.relations, self.triples, self.part, self.split,
-            self.source, self.rank_last, self.typed,
+            self.source, self.rank_last, self.typed, self.features,
         )  # fmt: skip
 
     @property

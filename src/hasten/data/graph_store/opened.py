@@ -19,11 +19,6 @@ def open_graph_store(folder: Path, options: DataOptions | None = None) -> Mapped
         UsageError: options that are applied when a store is made, or that need the graph in memory.
     """
     values = {} if options is None else options.model_dump(exclude_defaults=True)
-    if values.get("features"):
-        raise UsageError(
-            f"data.features: {folder} is a store, and the features of nodes are read into memory "
-            "whole; train from the files of edges, or with model.inputs=embeddings"
-        )
     if values.get("refit"):
         raise UsageError(
             f"data.refit: the messages of the store {folder} are those of its training part; "

@@ -7,7 +7,7 @@ lists. With an item column its rows may have any order; without one, row i is it
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,14 +60,18 @@ class FeatureFile:
         number = np.asarray(labels, np.int64)
         return np.where((number >= 0) & (number < len(self.values)), number, -1)
 
-    def taken(self, rows: Int64) -> Matrix:
-        """The values of these rows: float16 as it is, everything else as float32.
+    @property
+    def kind(self) -> Any:
+        """The type that values are taken as: float16 as it is, everything else as float32."""
+        return np.float16 if self.values.dtype == np.float16 else np.float32
+
+    def taken(self, rows: Int64, make: Callable[..., NDArray[Any]] = np.empty) -> Matrix:
+        """The values of these rows, in an array that ``make`` makes from a shape and a type.
 
         Raises:
             DataError: values that are not finite, with row and column.
         """
-        kind = np.float16 if self.values.dtype == np.float16 else np.float32
-        out = np.empty((len(rows), self.values.shape[1]), kind)
+        out = make((len(rows), self.values.shape[1]), self.kind)
         bad: list[str] = []
         count = 0
         for start in range(0, len(rows), _ROWS):

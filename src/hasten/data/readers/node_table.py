@@ -25,7 +25,7 @@ from hasten.data.readers.table import Table
 from hasten.data.tables import TYPE_MARK
 from hasten.errors import DataError
 
-_LABELS = Rules(dict.fromkeys(("head", "relation", "tail", "head_type", "tail_type"), "labels"))
+LABELS = Rules(dict.fromkeys(("head", "relation", "tail", "head_type", "tail_type"), "labels"))
 _KINDS = ("kind", "type", "node_type")
 
 
@@ -75,8 +75,8 @@ def labels_of(table: Table) -> dict[str, IdColumn]:
         texts = pc.utf8_trim_whitespace(values)
         same = texts.equals(values)
         columns[role] = IdColumn(column.codes, texts) if same else unified(column.codes, texts)
-        if _is_suspect(texts) and any(_LABELS.id_problem(role, text) for text in texts.to_pylist()):
-            raise broken_rules([table.rows], _LABELS, "")
+        if is_suspect(texts) and any(LABELS.id_problem(role, text) for text in texts.to_pylist()):
+            raise broken_rules([table.rows], LABELS, "")
     return columns
 
 
@@ -89,7 +89,7 @@ def names_of(table: Table, role: str) -> pa.Array:
     return pc.utf8_trim_whitespace(column.cast(pa.large_string())).combine_chunks()
 
 
-def _is_suspect(texts: pa.Array) -> bool:
+def is_suspect(texts: pa.Array) -> bool:
     """Whether some text may be no label, by the rules of Arrow for what can be printed."""
     refused = pa.array(["", *MISSING_WORDS], pa.string())
     listed = pc.any(pc.is_in(pc.utf8_lower(texts), value_set=refused)).as_py()

@@ -13,6 +13,7 @@ Heads and tails of the triples are ``type::id``; names of nodes are read if a fi
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -54,7 +55,7 @@ _PRIMEKG = {
 _METAEDGES = {"source": "head", "metaedge": "relation", "target": "tail"}
 _FORMS = {PRIMEKG: _PRIMEKG, METAEDGES: _METAEDGES}
 _SEPARATORS = (",", "\t", ";")
-_ENDS = ("head", "tail")
+ENDS = ("head", "tail")
 
 
 #: rows whose names are compared at a time
@@ -144,9 +145,9 @@ def read_edges(file: EdgeFile, nodes: NodeTable | None) -> TypedEdges:
     if file.form == PRIMEKG:
         ends = _joined(column)
     elif file.form == METAEDGES:
-        ends = [_looked_up(column[role], nodes, table.rows) for role in _ENDS]
+        ends = [_looked_up(column[role], nodes, table.rows) for role in ENDS]
     else:
-        kinds = [re.sub(r"[\W\d]+$", "", name) for name in layout.header[:2]]
+        kinds = types_of(file)
         ends = [
             IdColumn(end.codes, pa.array([label_of(kind, name) for name in end.texts()]))
             for end, kind in zip((column["head"], column["tail"]), kinds, strict=True)
@@ -154,6 +155,11 @@ def read_edges(file: EdgeFile, nodes: NodeTable | None) -> TypedEdges:
         codes = np.zeros(len(column["head"]), np.int32)
         column["relation"] = IdColumn(codes, pa.array([file.relation]))
     return _edges(table, column, ends)
+
+
+def types_of(file: EdgeFile) -> list[str]:
+    """The types of the two columns of a file with the edges of one relation."""
+    return [re.sub(r"[\W\d]+$", "", name) for name in file.claim.layout.header[:2]]
 
 
 def is_typed_table(names: list[str]) -> bool:
@@ -171,8 +177,8 @@ def read_edge_table(table: pa.Table, source: str) -> TypedEdges:
 
 
 def _edges(table: Table, column: dict[str, IdColumn], ends: list[IdColumn]) -> TypedEdges:
-    named_ends = [i for i, role in enumerate(_ENDS) if f"{role}_name" in table.columns]
-    texts = [names_of(table, f"{_ENDS[i]}_name") for i in named_ends]
+    named_ends = [i for i, role in enumerate(ENDS) if f"{role}_name" in table.columns]
+    texts = [names_of(table, f"{ENDS[i]}_name") for i in named_ends]
     names = _names([ends[i] for i in named_ends], texts, table.rows) if named_ends else {}
     triples = Columns(
         rows=table.rows,
@@ -185,7 +191,7 @@ def _edges(table: Table, column: dict[str, IdColumn], ends: list[IdColumn]) -> T
 
 def _joined(column: dict[str, IdColumn]) -> list[IdColumn]:
     """``type::id`` of the heads and of the tails, with the same values."""
-    ids, kinds = (_united([column[role + end] for role in _ENDS]) for end in ("", "_type"))
+    ids, kinds = (_united([column[role + end] for role in ENDS]) for end in ("", "_type"))
     pairs = kinds.codes.astype(np.int64) * len(ids.values) + ids.codes
     distinct_pairs, codes = encoded(pairs, len(kinds.values) * len(ids.values))
     of_kind, name = np.divmod(distinct_pairs, len(ids.values))
@@ -204,23 +210,33 @@ def _united(columns: list[IdColumn]) -> IdColumn:
 def _looked_up(column: IdColumn, nodes: NodeTable | None, rows: Rows) -> IdColumn:
     """The labels of ids by the table of nodes; without a table the ids are labels already."""
     texts = column.texts()
-    if nodes is None:
-        bad, reason = [text.find(TYPE_MARK) < 1 for text in texts], "has no type"
-        remedy = "ids are type::id, or --set data.nodes=FILE names a table of id, name and kind"
-    else:
-        bad, reason = [text not in nodes.labels for text in texts], f"is not in {nodes.path}"
-        remedy = "add the nodes to the table, or leave out the edges"
-    if any(bad):
-        marked = np.flatnonzero(np.array(bad)[column.codes])
-        raise bad_rows(
-            [(rows, len(column))],
-            marked,
-            lambda row: f"node {texts[column.codes[row]]!r} {reason}",
-            remedy,
-        )
+    bad = np.array(unlisted(texts, nodes), bool)
+    if bad.any():
+        marked = np.flatnonzero(bad[column.codes])
+        raise unlisted_error(rows, len(column), marked, lambda i: texts[column.codes[i]], nodes)
     if nodes is None:
         return column
     return IdColumn(column.codes, pa.array([nodes.labels[text] for text in texts]))
+
+
+def unlisted(texts: list[str], nodes: NodeTable | None) -> list[bool]:
+    """Which ids have no label: they are not in the table of nodes, or without one have no type."""
+    if nodes is None:
+        return [text.find(TYPE_MARK) < 1 for text in texts]
+    return [text not in nodes.labels for text in texts]
+
+
+def unlisted_error(
+    rows: Rows, count: int, marked: Int64, text_of: Callable[[int], str], nodes: NodeTable | None
+) -> DataError:
+    """The error about the marked rows of ``count``, whose ids (``text_of``) have no label."""
+    if nodes is None:
+        reason = "has no type"
+        remedy = "ids are type::id, or --set data.nodes=FILE names a table of id, name and kind"
+    else:
+        reason = f"is not in {nodes.path}"
+        remedy = "add the nodes to the table, or leave out the edges"
+    return bad_rows([(rows, count)], marked, lambda row: f"node {text_of(row)!r} {reason}", remedy)
 
 
 def _names(ends: list[IdColumn], texts: list[pa.Array], rows: Rows) -> dict[str, str]:
@@ -246,9 +262,7 @@ def _names(ends: list[IdColumn], texts: list[pa.Array], rows: Rows) -> dict[str,
             differs = pc.and_(pc.not_equal(part, names), pc.not_equal(pc.binary_length(part), 0))
             if pc.any(differs).as_py():
                 row = start + pc.index(differs, True).as_py()
-                raise _renamed(
-                    rows, values[int(end.codes[row])], text[row], names[row - start], row
-                )
+                raise renamed(rows, values[int(end.codes[row])], text[row], names[row - start], row)
     labels = values.take(pa.array(known)).to_pylist()
     return dict(zip(labels, called.to_pylist(), strict=True))
 
@@ -265,9 +279,7 @@ def _text_of(texts: list[pa.Array], rows: Int64) -> pa.Array:
     return pa.concat_arrays(parts).take(pa.array(order))
 
 
-def _renamed(
-    rows: Rows, label: pa.Scalar, now: pa.Scalar, before: pa.Scalar, row: int
-) -> DataError:
+def renamed(rows: Rows, label: pa.Scalar, now: pa.Scalar, before: pa.Scalar, row: int) -> DataError:
     """The error about a node with a second name."""
     kind, _, node = label.as_py().partition(TYPE_MARK)
     return bad_rows(
