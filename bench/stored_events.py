@@ -103,15 +103,18 @@ def compare(
     return 0 if digests[0] == digests[1] else 1
 
 
-def write_events(file: Path, events: int) -> None:
-    """Users uniform, items skewed (the third power of a uniform number), times ascending."""
+def write_events(file: Path, events: int, items: int = 0) -> None:
+    """Users uniform, items skewed (the third power of a uniform number), times ascending.
+
+    items: 0 for events / 100.
+    """
     generator = np.random.default_rng(0)
     schema = pa.schema([(name, pa.int64()) for name in ("user_id", "item_id", "timestamp")])
     with parquet.ParquetWriter(file, schema) as writer:
         for start in range(0, events, _ROWS):
             count = min(_ROWS, events - start)
             user = generator.integers(0, events // 20, count)
-            item = (events // 100 * generator.random(count) ** 3).astype(np.int64)
+            item = ((items or events // 100) * generator.random(count) ** 3).astype(np.int64)
             time_ = 1_400_000_000 + np.arange(start, start + count)
             writer.write_table(pa.table([user, item, time_], schema=schema))
 

@@ -1,16 +1,14 @@
-"""A linear map of ReLU(filters × patches), computed by blocks of channels.
+"""A linear map of ReLU(filters × patches) of groups of images with their own filters.
 
     hidden_b = W vec(relu(f_b p_b)),   f_b = keep_b filters [C, K + 1],   p_b patches [K + 1, L]
 
-Rectified products of patches (:mod:`.patch_convolution`), then a linear layer, for groups of images
-with their own filters. The features relu(f p), C·L numbers per image, are the largest tensor
-of a step of ConvE. They are computed and multiplied one block of channels at a time. With
-``recompute``, the backward pass computes them again from the patches, which costs one small
-product; otherwise the blocks are kept. Both use the same order of summation, so the results are
-identical.
+Rectified products of patches (:mod:`.patch_convolution`), then a linear layer. The features
+relu(f p), C·L numbers per image, are the largest tensors of a step of ConvE. With ``recompute``,
+the backward pass computes them again from the patches, one group at a time, which costs one small
+product; otherwise they are kept. The results are identical.
 
-Under autocast, the large products are in lower precision and summed over blocks in float32. Patches
-and features are kept in lower precision, and the weight is converted again for the backward pass.
+Under autocast, the large products are in lower precision. Patches and features are kept in lower
+precision, and the weight is converted again for the backward pass.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-#: channels per block, half of ConvE's; smaller blocks slow the products more than they save memory
-BLOCK = 16
+from hasten.ops.dense.product import product
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,104 +57,81 @@ class _RectifiedLinear(torch.autograd.Function):
     def forward(
         ctx: Any, weight: Tensor, recompute: bool, dtype: torch.dtype, *tensors: Tensor | None
     ) -> Tensor:
-        groups, outputs = _groups(tensors), []
         lower = weight.to(dtype)  # for all groups
-        hidden = weight.new_zeros(sum(len(group.patches) for group in groups), len(weight))
-        first = 0
+        hidden, kept = [], []
         with torch.autocast(weight.device.type, enabled=False):
-            for group in groups:
-                rows = hidden[first : first + len(group.patches)]
-                for start, columns in _blocks(group):
-                    y = _features(group, start).to(dtype)
-                    if dtype == hidden.dtype:
-                        rows.addmm_(y.flatten(1), lower[:, columns].T)
-                    else:
-                        rows += y.flatten(1) @ lower[:, columns].T
-                    if not recompute:
-                        outputs.append(y)
-                first += len(rows)
+            for group in _groups(tensors):
+                features = _features(group).to(dtype)
+                hidden.append(product(features.flatten(1), lower.T).to(weight.dtype))
+                if not recompute:
+                    kept.append(features)
         ctx.dtype, ctx.count = dtype, len(tensors)
-        ctx.save_for_backward(weight, *tensors, *outputs)
-        return hidden
+        ctx.save_for_backward(weight, *tensors, *kept)
+        return hidden[0] if len(hidden) == 1 else torch.cat(hidden)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         weight, *saved = ctx.saved_tensors
-        saved_outputs = iter(saved[ctx.count :])
-        grad_weight = torch.empty_like(weight)
-        weight = weight.to(ctx.dtype)
+        kept, groups = iter(saved[ctx.count :]), _groups(saved[: ctx.count])
+        lower, grad_weight = weight.to(ctx.dtype), None
         grads: list[Tensor | None] = []
-        first = 0
         with torch.autocast(weight.device.type, enabled=False):
-            for group in _groups(saved[: ctx.count]):
-                patches, filters, keep = group.patches, group.filters, group.keep
-                low = grad[first : first + len(patches)].to(ctx.dtype)
-                kind, patches = patches.dtype, patches.to(filters.dtype)
-                grad_patches, grad_filters = torch.empty_like(patches), torch.empty_like(filters)
-                for start, columns in _blocks(group):
-                    y = next(saved_outputs, None)
-                    recompute = y is None
-                    if y is None:
-                        y = _features(group, start).to(ctx.dtype)
-                    target = grad_weight[:, columns]
-                    if ctx.dtype == grad.dtype:
-                        torch.addmm(target, low.T, y.flatten(1), beta=int(first > 0), out=target)
-                    else:
-                        product = low.T @ y.flatten(1)
-                        if first == 0:
-                            target.copy_(product)
-                        else:
-                            target += product
-                    inner = _through(y, low, weight[:, columns], recompute).to(filters.dtype)
-                    masked = _masked(group, start).transpose(1, 2)
-                    beta = int(start > 0)
-                    torch.baddbmm(grad_patches, masked, inner, beta=beta, out=grad_patches)
-                    each = torch.bmm(inner, patches.transpose(1, 2))
-                    if keep is not None:
-                        each *= keep[:, start : start + BLOCK, None]
-                    grad_filters[start : start + BLOCK] = each.sum(0)
-                grads += [grad_patches.to(kind), grad_filters, None]
-                first += len(patches)
+            parts = torch.split(grad, [len(group.patches) for group in groups])
+            for group, part in zip(groups, parts, strict=True):
+                # features without another name here, so that _backward can free them
+                grad_weight, *rest = _backward(
+                    group, next(kept, None), part.to(ctx.dtype), lower, grad_weight, weight.dtype
+                )
+                grads += [*rest, None]
         return grad_weight, None, None, *grads
 
 
-def _through(y: Tensor, low: Tensor, columns: Tensor, again: bool) -> Tensor:
-    """[b, c, L] the gradient at the products, where these are positive.
+def _backward(
+    group: ImageGroup,
+    features: Tensor | None,
+    grad: Tensor,
+    weight: Tensor,
+    grad_weight: Tensor | None,
+    dtype: torch.dtype,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the weight, with those of the groups before, of the patches and filters.
 
-    again: the features are ours alone, and their memory takes the gradient.
+    grad: [b, D]. features: of the forward pass, or None. dtype: of the weight's gradient.
     """
-    if not again:
-        inner = (low @ columns).view_as(y)
-        torch.ops.aten.threshold_backward.grad_input(inner, y, 0, grad_input=inner)
-        return inner
-    lost = y <= 0
-    torch.mm(low, columns, out=y.view(len(y), -1))
-    return y.masked_fill_(lost, 0.0)
+    patches, filters = group.patches.to(group.filters.dtype), _masked(group)
+    if features is None:
+        features = _features(group).to(grad.dtype)
+    features = features.flatten(1)
+    if grad_weight is None:
+        grad_weight = product(grad.T, features).to(dtype)
+    elif grad.dtype == dtype:  # in place: another [D, C·L] would be large
+        grad_weight.addmm_(grad.T, features)
+    else:
+        grad_weight += grad.T @ features
+    inactive = features <= 0
+    del features  # before the gradient, which is as large
+    inner = product(grad, weight).masked_fill_(inactive, 0.0)
+    inner = inner.view(len(filters), filters.shape[1], -1).to(filters.dtype)
+    grad_patches = torch.bmm(filters.transpose(1, 2), inner)
+    grad_filters = torch.bmm(inner, patches.transpose(1, 2))
+    if group.keep is not None:
+        grad_filters *= group.keep[:, :, None]
+    return grad_weight, grad_patches.to(group.patches.dtype), grad_filters.sum(0)
 
 
 def _groups(tensors: Sequence[Any]) -> list[ImageGroup]:
     return [ImageGroup(*tensors[i : i + 3]) for i in range(0, len(tensors), 3)]
 
 
-def _blocks(group: ImageGroup) -> list[tuple[int, slice]]:
-    """The first channel of each block, and its columns of the weight."""
-    channels, places = len(group.filters), group.patches.shape[2]
-    return [
-        (start, slice(start * places, min(start + BLOCK, channels) * places))
-        for start in range(0, channels, BLOCK)
-    ]
-
-
-def _features(group: ImageGroup, start: int) -> Tensor:
-    """[b, c, L] the rectified products of the block of channels that begins at ``start``."""
-    filters = _masked(group, start)
+def _features(group: ImageGroup) -> Tensor:
+    """[b, C, L] the rectified products."""
+    filters = _masked(group)
     return torch.bmm(filters, group.patches.to(filters.dtype)).relu_()
 
 
-def _masked(group: ImageGroup, start: int) -> Tensor:
-    """[b, c, K + 1] the block's filters for each image: those of dropped channels are zero."""
-    block = group.filters[start : start + BLOCK]
+def _masked(group: ImageGroup) -> Tensor:
+    """[b, C, K + 1] the filters for each image: those of dropped channels are zero."""
     if group.keep is None:
-        return block.expand(len(group.patches), *block.shape)
-    return group.keep.to(block.dtype)[:, start : start + BLOCK, None] * block
+        return group.filters.expand(len(group.patches), *group.filters.shape)
+    return group.keep.to(group.filters.dtype)[:, :, None] * group.filters
