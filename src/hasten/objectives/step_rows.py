@@ -2,9 +2,9 @@
 
 The rows of all inputs, answers and negatives of the global batch are gathered once; tokens and
 candidates are then places among them. Each process finds those of its own examples, and gets the
-ids of the others from them. The gradient is that of these rows, and
-:class:`~hasten.training.optimizers.row_adam.RowAdam` updates no others. The result is that of the
-same phase over the whole table, except for rounding.
+ids of the others from them; of a sharded table it reads its own only. The gradient is that of these
+rows, and :class:`~hasten.training.optimizers.row_adam.RowAdam` updates no others. The result is
+that of the same phase over the whole table, except for rounding.
 """
 
 from __future__ import annotations

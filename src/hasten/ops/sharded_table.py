@@ -62,9 +62,10 @@ class Shard(Protocol):
         ...
 
     def requests(self, *others: Any) -> Callable[[Tensor], Requested]:
-        """Asks for rows, int64 [S] of each process: a collective, of steps with alike numbers.
+        """A function that asks the holders for rows, int64 [S] of this process. A collective.
 
-        others: shards of further tables, whose rows are numbered after those of this one.
+        It keeps how long its messages are, so each optimizer has one. others: shards
+        of further tables, whose rows are numbered after those of this one.
         """
         ...
 
