@@ -33,20 +33,26 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(buckets, "CHUNK", 50)
 
 
-def edges(seed, count, ids=30, names=True):
-    """Lines of edges with duplicates, loops, reverses and inverse relations."""
+def edges(seed, count, ids=30, named=1):
+    """Lines of edges with duplicates, loops, reverses and inverse relations.
+
+    named: one node in so many has a name, 0: none.
+    """
     random = np.random.default_rng(seed)
     lines = []
     for _ in range(count):
         name, first, second, both = RELATIONS[random.integers(len(RELATIONS))]
         one, other = (ids * random.random(2) ** 2).astype(int).tolist()
         ends = [(f" {one}" if one == 3 else f"{one}", first), (str(other), second)]
-        named = [(*end, f"{end[1]} {end[0].strip()}" if names else "") for end in ends]
-        lines.append((name, *named[0], *named[1]))
+        cells = [
+            (*end, f"{end[1]} {end[0].strip()}" if named and int(end[0]) % named == 0 else "")
+            for end in ends
+        ]
+        lines.append((name, *cells[0], *cells[1]))
         if both and random.random() < 0.9:
-            lines.append((name, *named[1], *named[0]))
+            lines.append((name, *cells[1], *cells[0]))
         if name == "treats" and random.random() < 0.9:  # a relation that is its inverse
-            lines.append(("treated", *named[1], *named[0]))
+            lines.append(("treated", *cells[1], *cells[0]))
     return [",".join(lines[i]) for i in random.permutation(len(lines))]
 
 
@@ -96,6 +102,8 @@ def edge_files(folder):
 
 CASES = {
     "names": one_file,
+    "some-names": lambda folder: {"path": write(folder / "e.csv", edges(8, 90, named=3))},
+    "no-names": lambda folder: {"path": write(folder / "e.csv", edges(8, 90, named=0))},
     "seed": lambda folder: one_file(folder, 4, split_seed=9, ratios=(0.6, 0.1, 0.3)),
     "keep": lambda folder: one_file(folder, duplicates="keep"),
     "symmetric": lambda folder: one_file(folder, symmetric=("like",)),

@@ -142,6 +142,8 @@ def collect(
         for group in in_blocks.groups(read_ahead(blocks.tables), in_blocks.GROUP >> 2):
             _append(collected, file, group, done - begin)
             done += sum(map(in_blocks.size, group))
+            del group
+            pa.default_memory_pool().release_unused()
             report(done, total)
         collected.ends.append(done)
         collected.names.end_of_file()

@@ -252,8 +252,10 @@ def _names(ends: list[IdColumn], texts: list[pa.Array], rows: Rows) -> dict[str,
         # of repeated places, the last assignment holds
         first[end.codes[named][::-1]] = named[::-1] + number * rows_of_end
     known = np.flatnonzero(first >= 0)
+    if not len(known):
+        return {}
     called = _text_of(texts, first[known])
-    place = np.full(len(values), -1, np.int32)
+    place = np.zeros(len(values), np.int32)  # nodes without a name have none to compare
     place[known] = np.arange(len(known))
     for end, text in zip(ends, texts, strict=True):
         for start in range(0, rows_of_end, _BLOCK):
