@@ -26,7 +26,7 @@ class Memory:
         self.peak = 100 * MB
         patch.setattr(memory_budget, "peak_bytes", lambda _: self.peak)
         patch.setattr(memory_budget, "reset_peak", lambda _: setattr(self, "peak", 100 * MB))
-        accumulate, rank = OptimizerStep.accumulate, ranker._rank_rows
+        accumulate, rank = OptimizerStep.accumulate, ranker._rank_queries
 
         def accumulated(stepper: OptimizerStep, batch: Any) -> Any:
             self.use(fixed + step / stepper.micro_batch_count)
@@ -37,7 +37,7 @@ class Memory:
             return rank(model, task, queries, shape)
 
         patch.setattr(OptimizerStep, "accumulate", accumulated)
-        patch.setattr(ranker, "_rank_rows", ranked)
+        patch.setattr(ranker, "_rank_queries", ranked)
 
     def use(self, size: float) -> None:
         self.peak = max(self.peak, int((100 + size) * MB))
