@@ -39,6 +39,7 @@ from hasten.data.graph_store.judge import Judged, judge
 from hasten.data.graph_store.link_ranges import LinkRange
 from hasten.data.graph_store.manifest import GraphManifest
 from hasten.data.graph_store.survey import survey
+from hasten.data.graph_store.triples import CodesByRow, write_triples
 from hasten.data.readers.names import with_names
 from hasten.data.sources import catalogue
 from hasten.data.sources.files import set_name
@@ -120,7 +121,7 @@ def _write(
     numbers = ((np.cumsum(used) - 1).astype(np.int32), np.cumsum(used_relations) - 1)
     slices, sizes = edges.slices[used], findings.sizes
 
-    columns.write_triples(edges, codes, sizes, numbers, folder, partial(report, "writing"))
+    write_triples(edges, codes, sizes, numbers, folder, partial(report, "writing"))
     codes.buckets.remove()
     edges.remove()
     raw = columns.RawLinks(edges.folder, numbers, types, slices)
@@ -176,7 +177,7 @@ def _judged(
     options: TypedGraphOptions,
     notes: list[str],
     report: Report,
-) -> tuple[Findings, columns.CodesByRow, str]:
+) -> tuple[Findings, CodesByRow, str]:
     """Divide the edges and judge them. Also writes the links of the training part, unsorted.
 
     Returns what was found, the codes of the edges, and the description of the split.
@@ -195,7 +196,7 @@ def _judged(
         seed = options.seed_for_split(0)
         links_split = LinkSplit(edges, surveyed, options.ratios, seed)
         split = link_words(options.ratios, seed)
-    findings, codes = Findings(edges, edges.folder), columns.CodesByRow(edges)
+    findings, codes = Findings(edges, edges.folder), CodesByRow(edges)
 
     def one(number: int, of_range: list[NDArray[Any]]) -> tuple[LinkRange, Judged]:
         links = LinkRange.of(of_range, edges, parts)
