@@ -101,8 +101,8 @@ class OptimizerStep:
         return losses
 
     def eager(self, batch: Batch, control_flags: Sequence[float] = ()) -> dict[str, Tensor]:
-        """Take the step with the learning rate that is set."""
-        batch = divide_batch(self.phase, batch, *self.own_micro_batches)  # adds parts, keeps ids
+        """Take the step with the learning rate that is set, with the own micro-batches as parts."""
+        batch = divide_batch(self.phase, batch, *self.own_micro_batches)  # ids stay the global ones
         self.zero_grad()
         losses = self.try_accumulate(batch)
         if self.out_of_memory is not None and self.is_single_process:

@@ -176,8 +176,8 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # Steps that ran out of memory were skipped; recover repeats them. Asking others waits for
-            # the device: only at synchronizations, and where steps cannot be repeated afterwards
+            # Steps that ran out of memory were skipped; recover repeats them. Asking others waits
+            # for the device: only at synchronizations, and where steps cannot be repeated later
             last = position.index == phase.steps()
             ask_others = sync or last or state.average_due or self.is_save_due
             if self.recovery.recover(stepper, batch, ask_others):  # the position was set back
