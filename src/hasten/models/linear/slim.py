@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from hasten.arrays import Int64, distinct, ragged_offsets, ragged_positions
+from hasten.arrays import Int64, distinct, ragged_offsets, ragged_positions, ranges
 from hasten.config import ModelOptions
 from hasten.data.tables import Dataset
 from hasten.models.linear.base import SparseItemModel, training_pairs
-from hasten.models.linear.cooccurrence import cooccurrence_blocks, ranges
+from hasten.models.linear.cooccurrence import cooccurrences
 from hasten.models.linear.elastic_net import nonnegative_elastic_nets
 from hasten.models.search_space import Range
 from hasten.ops.graph.csr import CSR
@@ -154,14 +154,9 @@ class SLIM(SparseItemModel):
 
 def _cooccurrences(pairs: CSR, items: int) -> tuple[CSR, NDArray[np.float32]]:
     """The items that occur together with each item, itself included, and how often (float32)."""
-    columns, counts, lengths = [], [], []
-    for _, block in cooccurrence_blocks(pairs, items):
-        row, column = np.nonzero(block)
-        columns.append(column)
-        counts.append(block[row, column].astype(np.float32))
-        lengths.append(np.bincount(row, minlength=len(block)))
-    offsets = np.append(0, np.cumsum(np.concatenate(lengths)))
-    return CSR(offsets, np.concatenate(columns)), np.concatenate(counts)
+    rows, columns, counts = map(np.concatenate, zip(*cooccurrences(pairs, items), strict=True))
+    order = np.argsort(rows, kind="stable")
+    return CSR(ragged_offsets(rows, items), columns[order]), counts[order].astype(np.float32)
 
 
 def _dense(gram: CSR, counts: NDArray[np.float32], among: Int64, place: Int64) -> Tensor:
