@@ -59,23 +59,20 @@ def main() -> None:
                 titles = (f"{name}, {unit}" for name, unit in zip(header, units, strict=True))
                 print(f"| model | rows | {' | '.join(titles)} |")
                 print("| --- " * (len(header) + 2) + "|")
-            print(f"| `{model}` | {rows:,} | {_cells(found, '.3g')} |", flush=True)
+            cells = " | ".join(f"{value:.3g}" for value in found.values())
+            print(f"| `{model}` | {rows:,} | {cells} |", flush=True)
             measured[rows] = found
         if len(measured) > 1:
-            slopes = {
-                name: exponent(list(measured), [each[name] for each in measured.values()])
+            slopes = (
+                exponent(list(measured), [each[name] for each in measured.values()])
                 for name in header
-            }
-            print(f"| | exponent | {_cells(slopes, '.2f')} |", flush=True)
+            )
+            print(f"| | exponent | {' | '.join(slopes)} |", flush=True)
 
 
-def _cells(values: dict[str, float], form: str) -> str:
-    return " | ".join(format(value, form) for value in values.values())
-
-
-def exponent(sizes: list[int], values: list[float]) -> float:
-    """The slope of the line through the logarithms."""
-    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
+def exponent(sizes: list[int], values: list[float]) -> str:
+    """The slope of the line through the logarithms; empty if the clock showed 0 seconds."""
+    return f"{np.polyfit(np.log(sizes), np.log(values), 1)[0]:.2f}" if min(values) > 0 else ""
 
 
 def _side(model: str, rows: int, limit: int) -> dict[str, float] | None:

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hasten.arrays import Int64, ragged_offsets
+from hasten.arrays import Int64, order_by, ragged_offsets
 from hasten.config import ModelOptions
 from hasten.data.tables import Dataset
 from hasten.models.linear.base import SparseItemModel, training_pairs
@@ -69,7 +69,9 @@ class ItemKNN(SparseItemModel):
             row, other = rows[off_diagonal], columns[off_diagonal]
             divisor = norms[row] * norms[other] + shrinkage
             similarity = (sums[off_diagonal] / divisor).astype(np.float32)
-            order = np.lexsort((other, -similarity, row))
+            # numbers above 0 are ordered as their bits; equal ones stay in the order of the items
+            bits = similarity.view(np.int32)
+            order = order_by(row, bits.max(initial=0) - bits)
             rank = np.arange(len(row)) - ragged_offsets(row, items)[row]
             nearest = order[rank < options.neighbors]
             blocks.append((other[nearest], row[nearest], similarity[nearest]))

@@ -53,64 +53,63 @@ def companions(pairs: CSR, items: int, k: int) -> tuple[Int64, Int64, Int64]:
     then by rank.
     """
     users = len(pairs)
-    # ranks for ties: a larger index is better
-    standing = np.lexsort((np.arange(users), pairs.lengths))[::-1]
+    # the larger number is better in a tie
+    by_rank = np.lexsort((np.arange(users), pairs.lengths))[::-1]
+    rank = np.empty(users, np.int64)
+    rank[by_rank] = np.arange(users)
     order = np.argsort(pairs.items, kind="stable")
-    by_item = CSR(ragged_offsets(pairs.items, items), pairs.rows[order])
-    met = np.append(0, np.cumsum(by_item.lengths[pairs.items]))
+    holders = CSR(ragged_offsets(pairs.items, items), rank[pairs.rows[order]])
+    met = np.append(0, np.cumsum(holders.lengths[pairs.items]))
     met = np.diff(met[pairs.offsets])
     many = met > _DENSE * users
     blocks: list[tuple[Int64, Int64, Int64]] = []
     for best, chosen in ((_best_of_all, many), (_best_of_met, ~many)):
-        block_users = np.flatnonzero(chosen)
-        work = np.maximum(met[block_users], users if best is _best_of_all else 0)
+        numbers = np.flatnonzero(chosen)
+        work = np.maximum(met[numbers], users if best is _best_of_all else 0)
         for start, stop in ranges(work, _COUNTS):
-            block = block_users[start:stop]
-            blocks.append(best(pairs.take(block), block, by_item, standing, k))
+            block = numbers[start:stop]
+            row, other, count = best(pairs.take(block), rank[block], holders, users, k)
+            blocks.append((block[row], by_rank[other], count))
     user, other, count = (np.concatenate(column) for column in zip(*blocks, strict=True))
     order = np.argsort(user, kind="stable")
     return user[order], other[order], count[order]
 
 
 def _best_of_all(
-    block: CSR, numbers: Int64, by_item: CSR, standing: Int64, k: int
+    block: CSR, own_ranks: Int64, holders: CSR, users: int, k: int
 ) -> tuple[Int64, Int64, Int64]:
-    """The same for users with these numbers, from an array of all counts.
+    """Of the users with these items: row, rank of the other and count, from an array of all counts.
 
-    standing: all users by rank for ties, best last.
+    holders: the ranks of the users of each item.
     """
-    users = len(standing)
-    counts = np.bincount(_met(block, by_item, users), minlength=len(block) * users)
+    counts = np.bincount(_met(block, holders, users), minlength=len(block) * users)
     counts = counts.reshape(len(block), users)
-    counts[np.arange(len(block)), numbers] = 0
+    counts[np.arange(len(block)), own_ranks] = 0
     # sorts by count, then by rank
-    keys = counts[:, standing] * users + np.arange(users)
+    keys = counts * users + np.arange(users)
     best = torch.from_numpy(keys).topk(min(k, users), dim=1).values.numpy()
-    count, rest = np.divmod(best, users)
+    count, other = np.divmod(best, users)
     row, place = np.nonzero(count)
-    return numbers[row], standing[rest[row, place]], count[row, place]
+    return row, other[row, place], count[row, place]
 
 
 def _best_of_met(
-    block: CSR, numbers: Int64, by_item: CSR, standing: Int64, k: int
+    block: CSR, own_ranks: Int64, holders: CSR, users: int, k: int
 ) -> tuple[Int64, Int64, Int64]:
-    """The same from the sorted users with whom they share items: for users with few of them."""
-    users = len(standing)
-    rank = np.empty(users, np.int64)
-    rank[standing[::-1]] = np.arange(users)
-    codes = np.sort(_met(block, by_item, users))
+    """The same for users who share items with few others, whose ranks are sorted."""
+    codes = np.sort(_met(block, holders, users))
     first = np.flatnonzero(np.append(True, codes[1:] != codes[:-1])[: len(codes)])
     counts = np.diff(np.append(first, len(codes)))
     row, other = np.divmod(codes[first], users)
-    kept = other != numbers[row]
+    kept = other != own_ranks[row]
     row, other, counts = row[kept], other[kept], counts[kept]
-    order = order_by(row, counts.max(initial=0) - counts, rank[other])
+    order = order_by(row, counts.max(initial=0) - counts, users - 1 - other)
     place = np.arange(len(row)) - ragged_offsets(row, len(block))[row]
     order = order[place < k]
-    return numbers[row[order]], other[order], counts[order]
+    return row[order], other[order], counts[order]
 
 
-def _met(block: CSR, by_item: CSR, users: int) -> Int64:
-    """``row * users + user`` for each user of each item of each row."""
-    met, offsets = ragged_positions(by_item.offsets, block.items)
-    return np.repeat(block.rows * users, np.diff(offsets)) + by_item.items[met]
+def _met(block: CSR, holders: CSR, users: int) -> Int64:
+    """``row * users + rank`` for each user of each item of each row."""
+    met, offsets = ragged_positions(holders.offsets, block.items)
+    return np.repeat(block.rows * users, np.diff(offsets)) + holders.items[met]
