@@ -28,7 +28,7 @@ from hasten.ops.graph.spmm import product
 
 #: the most items of a dense matrix of co-occurrences (4 GiB)
 _DENSE = 1 << 15
-#: candidates that a column begins with, and the most that it takes up at a time
+#: candidates that a column begins with, and takes up at a time, or as many as have weights
 _ACTIVE = 64
 #: elements of the matrices of columns that are solved together
 _TOGETHER = 1 << 25
@@ -137,7 +137,9 @@ class SLIM(SparseItemModel):
                 unfinished = torch.nonzero(late)[:, 0]
                 if len(unfinished):  # keep the weights above 0, and take up the largest changes
                     change[row, place] = torch.inf
-                    active_counts = (weights > 0).sum(1) + late.clamp(max=_ACTIVE)
+                    positive = (weights > 0).sum(1)
+                    # at most twice as many: a problem is solved few times, however many it needs
+                    active_counts = positive + torch.minimum(late, positive.clamp(min=_ACTIVE))
                     active = (
                         change[unfinished]
                         .topk(int(active_counts[unfinished].max()))
