@@ -91,6 +91,7 @@ class EASE(LinearModel):
             ) from error
         inverse = torch.cholesky_inverse(gram)
         del gram
+        inverse = inverse.contiguous()  # in the order of LAPACK, each block of scores would copy it
         inverse /= -inverse.diagonal()
         self.weights = inverse.fill_diagonal_(0.0)
 
