@@ -25,11 +25,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 from numpy.typing import NDArray
+from pyarrow import parquet
 
 KINDS = ("triples", "typed", "plain", "quoted", "facts")
 _GRAPHS = ("triples", "typed", "facts")
 _TRIPLES = ("triples", "facts")
 _TYPES = np.array(["drug", "disease", "gene/protein", "pathway", "anatomy"])
+#: of the features of each modality, as those of Music4All
+_WIDTHS = {"image": 1024, "text": 384}
 
 
 def made(kind: str, rows: int) -> Path:
@@ -45,6 +48,33 @@ def made(kind: str, rows: int) -> Path:
             quoting_style="needed" if kind == "quoted" else "none",
         )
         arrow_csv.write_csv(table, path, options)
+    return path
+
+
+def made_for(reads: str, rows: int) -> tuple[Path, dict[str, str]]:
+    """The file that a model with this attribute ``reads`` trains on, and what else it is given.
+
+    As many facts as interactions, or normally distributed features of all items.
+    """
+    kind = {"triples": "triples", "typed_graph": "typed"}.get(reads, "plain")
+    given = {}
+    if reads == "facts":
+        given["data.kg"] = str(made("facts", rows))
+    elif reads == "features":
+        for modality in _WIDTHS:
+            given[f"data.features.{modality}"] = str(_features(modality, rows))
+    return made(kind, rows), given
+
+
+def _features(modality: str, rows: int) -> Path:
+    path = Path(tempfile.gettempdir()) / f"hasten-{modality}-{rows}.parquet"
+    if not path.exists():
+        items, width = rows // 50, _WIDTHS[modality]
+        values = np.random.default_rng(width).standard_normal(items * width, np.float32)
+        lists = pa.FixedSizeListArray.from_arrays(pa.array(values), width)
+        parquet.write_table(
+            pa.table({"item_id": _named("item-", np.arange(items)), "features": lists}), path
+        )
     return path
 
 

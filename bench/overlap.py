@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
-from bench.growth import KINDS, WITH_FACTS
-from bench.loading import made
+from bench.loading import made_for
 from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
 from hasten.config_loading.data_defaults import with_data_defaults
 from hasten.objectives.base import Phase
+from hasten.registry import load_model
 from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
 
@@ -73,8 +73,7 @@ def main() -> None:
     print("| phase | step, ms | backward, ms | bytes | early | summing, ms | hidden |")
     print("| --- " * 7 + "|")
     for model in options.models:
-        given = {"data.kg": str(made("facts", options.rows))} if model in WITH_FACTS else {}
-        path = made(KINDS.get(model, "plain"), options.rows)
+        path, given = made_for(load_model(model).reads, options.rows)
         config = build_config(model, str(path), flags=given)
         dataset = load_data(config, None)
         config, _ = with_data_defaults(config, dataset)

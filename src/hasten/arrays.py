@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
 from typing import Any
 
@@ -25,6 +26,17 @@ def ragged_positions(offsets: Int64, rows: Int64) -> tuple[Int64, Int64]:
     np.cumsum(lengths, out=new[1:])
     positions = np.arange(new[-1], dtype=np.int64) + np.repeat(offsets[rows] - new[:-1], lengths)
     return positions, new
+
+
+def ranges(work: Int64, limit: int) -> Iterator[tuple[int, int]]:
+    """(start, stop) of consecutive elements with at most this sum, or of a single element."""
+    sums = np.append(0, np.cumsum(work))
+    start = 0
+    while start < len(work):
+        last = int(np.searchsorted(sums, sums[start] + limit, "right")) - 1
+        stop = max(start + 1, last)
+        yield start, stop
+        start = stop
 
 
 def matches(queries: NDArray[Any], keys: NDArray[Any]) -> tuple[Int64, Int64]:

@@ -143,11 +143,14 @@ def test_large_catalogues_are_sampled_and_large_graphs_propagate_less_often():
     assert chosen("sasrec", LARGE)["model.loss"] == "sampled-softmax"
     assert chosen("conve", LARGE)["model.loss"] == "sampled"
     assert chosen("complex", LARGE)["model.loss"] == "sampled"
-    found = chosen("lightgcn", LARGE)
-    assert found["training.batch_size"] == 8192
-    assert found["training.patience"] == "10 evaluations"
-    assert chosen("lightgcn", BEAUTY)["training.batch_size"] == 2048
-    assert chosen("lightgcn", LARGE, batch_size=512)["training.batch_size"] == 512
+    assert chosen("tucker", LARGE)["model.loss"] == "sampled"
+    assert chosen("tucker", FB15K_237)["model.loss"] == "1-n"
+    for model in ("lightgcn", "mmgcn", "dragon", "bm3", "freedom"):
+        found = chosen(model, LARGE)
+        assert found["training.batch_size"] == 8192
+        assert found["training.patience"] == "10 evaluations"
+        assert chosen(model, BEAUTY)["training.batch_size"] == 2048
+        assert chosen(model, LARGE, batch_size=512)["training.batch_size"] == 512
 
 
 def test_validations_of_many_users_are_sampled(monkeypatch):
@@ -189,7 +192,8 @@ def test_validations_of_large_graphs_are_sampled_where_a_step_samples_its_negati
         ("rotate", {}, 5),
         ("complex", {"model.loss": "1vsall"}, "all"),
         ("complex", {"evaluation.triples": "all"}, "all"),
-        ("tucker", {}, "all"),
+        ("tucker", {}, 5),
+        ("tucker", {"model.loss": "1-n"}, "all"),
     ):
         config = build_config(model, flags=settings)
         config, _ = with_data_defaults(config, load_data(config, graph()))

@@ -100,6 +100,20 @@ LENGTH_AND_AVERAGE = (*LENGTH, "training.average")
 #: the keys of :func:`stopping`
 STOPPING = (*LENGTH, "training.patience")
 
+#: the default batch of models whose steps pass through a whole graph is doubled until an epoch has
+#: at most this many
+_GRAPH_STEPS = 1000
+
+
+def with_graph_batches(size: DataSize, config: RunConfig) -> RunConfig:
+    """The configuration with larger batches for larger graphs of interactions, if none is given."""
+    batch_size = config.training.batch_size
+    if not config.gives("training.batch_size"):
+        while batch_size * _GRAPH_STEPS < size.interactions:
+            batch_size *= 2
+    training = config.training.model_copy(update={"batch_size": batch_size})
+    return config.model_copy(update={"training": training})
+
 
 def stopping(config: RunConfig, size: DataSize, examples: int) -> dict[str, Any]:
     """Up to 400 epochs with early stopping; an evaluation about every 100 steps.

@@ -10,6 +10,7 @@ from hasten.config_loading.build import build_config
 from hasten.data.graph.load import load_graph
 from hasten.data.tables import KnowledgeGraph
 from hasten.models.interface import Sizes
+from hasten.models.knowledge_graph import rotate
 from hasten.models.knowledge_graph.complex import ComplEx
 from hasten.models.knowledge_graph.conve import ConvE
 from hasten.models.knowledge_graph.distmult import DistMult
@@ -175,9 +176,12 @@ def test_rotate_is_what_the_paper_says(graph, monkeypatch):
     torch.testing.assert_close(
         model.scores(entity, relation, every), expected, rtol=1e-6, atol=1e-6
     )
-    monkeypatch.setattr("hasten.models.knowledge_graph.rotate._DIFFERENCES", 1)
-    block = model.scorer(TripleQueries(entity.numpy(), relation.numpy())).block(2, 7)
-    torch.testing.assert_close(block, expected[:, 2:7], rtol=1e-6, atol=1e-6)
+    scorer = model.scorer(TripleQueries(entity.numpy(), relation.numpy()))
+    for numbers, queries in ((1, 1), (2 * 6 * 2, 2), (1 << 18, 4)):  # columns: 1, 2, all
+        monkeypatch.setattr(rotate, "_DIFFERENCES", numbers)
+        monkeypatch.setattr(rotate, "_QUERIES", queries)
+        block = scorer.block(2, 7)
+        torch.testing.assert_close(block, expected[:, 2:7], rtol=1e-6, atol=1e-6)
     # a query for heads scores a triple as the query for tails does
     torch.testing.assert_close(
         model.scores(torch.tensor([4]), torch.tensor([1]), torch.tensor([[5]])),

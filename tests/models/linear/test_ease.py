@@ -37,3 +37,10 @@ def test_more_items_than_memory_are_refused_with_the_memory_they_need(monkeypatc
     monkeypatch.setattr(ease, "memory_bytes", lambda: 10**9)
     with pytest.raises(HastenError, match=r"needs 80\.0 GB .* 100,000 items.* slim or itemknn"):
         EASE(EASEOptions(), Sizes(users=10, items=100_000))
+
+
+def test_fitted_weights_are_stored_by_row():
+    dataset = made()
+    model = EASE(EASEOptions(), Sizes.of(dataset))
+    model.fit(dataset)
+    assert model.weights.is_contiguous()  # otherwise each block of scores copies all of them

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hasten.models.interface import Sizes
 from hasten.models.linear import slim
 from hasten.models.linear.elastic_net import nonnegative_elastic_nets
 from hasten.models.linear.slim import SLIM
@@ -72,3 +73,20 @@ def test_several_problems_meet_the_optimality_conditions():
 
 def test_a_large_penalty_leaves_no_weights():
     assert not scores(fitted(SLIM, made(), l1=1000.0)).any()
+
+
+def test_a_problem_with_many_weights_is_solved_few_times(monkeypatch):
+    widths = []
+
+    def solve(gram, *others):
+        widths.append(len(gram))
+        return nonnegative_elastic_nets(gram, *others)
+
+    monkeypatch.setattr(slim, "_ACTIVE", 1)
+    monkeypatch.setattr(slim, "nonnegative_elastic_nets", solve)
+    model = SLIM(SLIM.Options(l1=0.0, l2=2.0), Sizes.of(made()))
+    row, place, value = model._solve(8 * torch.eye(64), torch.full((1, 64), 5.0))
+    assert widths == [1, 2, 4, 8, 16, 32, 64]
+    assert place.tolist() == list(range(64))
+    assert not row.any()
+    assert (value == 0.5).all()

@@ -37,8 +37,10 @@ def test_rows_of_zeros_are_alone_and_copies_find_each_other():
 
 @pytest.mark.parametrize("block", [1, 50, 1 << 22])
 @pytest.mark.parametrize("k", [1, 5, 100])
-def test_companions_are_those_of_all_counts_at_once(block, k, monkeypatch):
+@pytest.mark.parametrize("dense", [0, 1 / 8, 1, 100])
+def test_companions_are_those_of_all_counts_at_once(block, k, dense, monkeypatch):
     monkeypatch.setattr(module, "_COUNTS", block)
+    monkeypatch.setattr(module, "_DENSE", dense)  # 100: all are sorted
     generator = np.random.default_rng(0)
     held = [np.unique(generator.integers(0, 30, generator.integers(0, 12))) for _ in range(25)]
     offsets = np.concatenate([[0], np.cumsum([len(h) for h in held])]).astype(np.int64)

@@ -19,7 +19,7 @@ from torch import Tensor
 from hasten.config import ModelOptions, RunConfig, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset
 from hasten.models.collaborative.graph_nodes import GraphNodeModel
-from hasten.models.data_size import DataSize
+from hasten.models.data_size import DataSize, with_graph_batches
 from hasten.models.interface import Sizes
 from hasten.models.rows import Rows
 from hasten.models.search_space import Choice
@@ -35,9 +35,6 @@ from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
 from hasten.ops.sharded_table import divisible_table
 from hasten.ops.transfer import to_device
-
-#: the default batch size is doubled until an epoch has at most this many steps
-MAX_STEPS_PER_EPOCH = 1000
 
 
 class LightGCNOptions(ModelOptions):
@@ -68,13 +65,9 @@ class LightGCN(GraphNodeModel):
     @classmethod
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
         """Larger batches for larger graphs, as each step propagates through the whole graph."""
+        config = with_graph_batches(size, config)
         batch_size = config.training.batch_size
-        if not config.gives("training.batch_size"):
-            while batch_size * MAX_STEPS_PER_EPOCH < size.interactions:
-                batch_size *= 2
-        training = config.training.model_copy(update={"batch_size": batch_size})
-        defaults = super().defaults_for(size, config.model_copy(update={"training": training}))
-        return {**defaults, "training.batch_size": batch_size}
+        return {**super().defaults_for(size, config), "training.batch_size": batch_size}
 
     def __init__(self, options: LightGCNOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)

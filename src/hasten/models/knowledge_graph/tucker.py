@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hasten.config import TrainingOptions
+from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import KnowledgeGraph
+from hasten.models.data_size import DataSize, triple_loss
 from hasten.models.interface import Sizes
 from hasten.models.knowledge_graph.base import (
     METRICS,
@@ -68,7 +69,13 @@ class TuckER(FactorizedTripleModel):
         "model.hidden_dropout": Range(0.1, 0.6),
     }
     defaults = {"lr": 1e-3, "batch_size": 128, "evaluation.metrics": METRICS}
+    defaults_from_data = ("model.loss",)
     options: TuckEROptions
+
+    @classmethod
+    def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
+        """``loss=sampled`` for a graph with many entities, else ``1-n``."""
+        return {"model.loss": triple_loss(size, config, "1-n")}
 
     def __init__(self, options: TuckEROptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)

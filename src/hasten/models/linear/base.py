@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hasten.arrays import Int64, ragged_offsets, ragged_positions
+from hasten.arrays import Int64, ragged_offsets, ragged_positions, ranges
 from hasten.data.tables import TRAIN, Dataset
 from hasten.models.collaborative.base import PAIR_DEFAULTS
 from hasten.models.interface import Model, Sizes
-from hasten.models.linear.cooccurrence import ranges
 from hasten.models.supports import FITTED
 from hasten.ops.graph.csr import CSR
 from hasten.ops.ranking.scorer import Scorer

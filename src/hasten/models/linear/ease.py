@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -21,7 +22,7 @@ from hasten.errors import ConfigurationError, HastenError, is_out_of_memory
 from hasten.memory import memory_bytes
 from hasten.models.interface import Sizes
 from hasten.models.linear.base import LinearModel, training_pairs
-from hasten.models.linear.cooccurrence import cooccurrence_blocks
+from hasten.models.linear.cooccurrence import cooccurrences
 from hasten.models.search_space import Range
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.spmm import product
@@ -74,10 +75,11 @@ class EASE(LinearModel):
         pairs, l2 = training_pairs(dataset), self.options.l2
         if l2 is None:
             l2 = min(6 * max(1, len(pairs.items)) / items, 500.0)
-        gram = torch.empty(items, items)
-        for start, rows in cooccurrence_blocks(pairs, items):
-            gram[start : start + len(rows)] = torch.from_numpy(rows)
-        gram = gram.to(self.device)
+        counted = np.zeros((items, items), np.float32)
+        for row, column, counts in cooccurrences(pairs, items):
+            counted[row, column] = counts
+        gram = torch.from_numpy(counted).to(self.device)
+        del counted
         gram.diagonal().add_(l2)
         try:
             gram = torch.linalg.cholesky(gram)
@@ -89,6 +91,7 @@ class EASE(LinearModel):
             ) from error
         inverse = torch.cholesky_inverse(gram)
         del gram
+        inverse = inverse.contiguous()  # in the order of LAPACK, each block of scores would copy it
         inverse /= -inverse.diagonal()
         self.weights = inverse.fill_diagonal_(0.0)
 

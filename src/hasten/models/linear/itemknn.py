@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from hasten.arrays import Int64, ragged_offsets
+from hasten.arrays import Int64, order_by, ragged_offsets
 from hasten.config import ModelOptions
 from hasten.data.tables import Dataset
 from hasten.models.linear.base import SparseItemModel, training_pairs
-from hasten.models.linear.cooccurrence import cooccurrence_blocks
+from hasten.models.linear.cooccurrence import cooccurrences
 from hasten.models.search_space import Choice, Range
 from hasten.ops.graph.csr import CSR
 
@@ -64,15 +64,17 @@ class ItemKNN(SparseItemModel):
             shrinkage = 40_000 * len(pairs) ** 2 / max(1, len(pairs.items)) ** 2
         norms = np.bincount(pairs.items, weights[pairs.rows], minlength=items) ** 0.5
         blocks: list[tuple[Int64, Int64, NDArray[np.float32]]] = []
-        for start, block in cooccurrence_blocks(pairs, items, weights):
-            row, other = np.nonzero(block)
-            row, other = row[other != row + start], other[other != row + start]
-            divisor = norms[row + start] * norms[other] + shrinkage
-            similarity = (block[row, other] / divisor).astype(np.float32)
-            order = np.lexsort((other, -similarity, row))
-            rank = np.arange(len(row)) - ragged_offsets(row, len(block))[row]
+        for rows, columns, sums in cooccurrences(pairs, items, weights):
+            off_diagonal = rows != columns
+            row, other = rows[off_diagonal], columns[off_diagonal]
+            divisor = norms[row] * norms[other] + shrinkage
+            similarity = (sums[off_diagonal] / divisor).astype(np.float32)
+            # numbers above 0 are ordered as their bits; equal ones stay in the order of the items
+            bits = similarity.view(np.int32)
+            order = order_by(row, bits.max(initial=0) - bits)
+            rank = np.arange(len(row)) - ragged_offsets(row, items)[row]
             nearest = order[rank < options.neighbors]
-            blocks.append((other[nearest], row[nearest] + start, similarity[nearest]))
+            blocks.append((other[nearest], row[nearest], similarity[nearest]))
         source, target, weight = (np.concatenate(each) for each in zip(*blocks, strict=True))
         self.keep(source, target, torch.from_numpy(weight))
 

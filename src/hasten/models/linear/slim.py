@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from hasten.arrays import Int64, distinct, ragged_offsets, ragged_positions
+from hasten.arrays import Int64, distinct, ragged_offsets, ragged_positions, ranges
 from hasten.config import ModelOptions
 from hasten.data.tables import Dataset
 from hasten.models.linear.base import SparseItemModel, training_pairs
-from hasten.models.linear.cooccurrence import cooccurrence_blocks, ranges
+from hasten.models.linear.cooccurrence import cooccurrences
 from hasten.models.linear.elastic_net import nonnegative_elastic_nets
 from hasten.models.search_space import Range
 from hasten.ops.graph.csr import CSR
@@ -28,7 +28,7 @@ from hasten.ops.graph.spmm import product
 
 #: the most items of a dense matrix of co-occurrences (4 GiB)
 _DENSE = 1 << 15
-#: candidates that a column begins with, and the most that it takes up at a time
+#: candidates that a column begins with, and takes up at a time, or as many as have weights
 _ACTIVE = 64
 #: elements of the matrices of columns that are solved together
 _TOGETHER = 1 << 25
@@ -137,7 +137,9 @@ class SLIM(SparseItemModel):
                 unfinished = torch.nonzero(late)[:, 0]
                 if len(unfinished):  # keep the weights above 0, and take up the largest changes
                     change[row, place] = torch.inf
-                    active_counts = (weights > 0).sum(1) + late.clamp(max=_ACTIVE)
+                    positive = (weights > 0).sum(1)
+                    # at most twice as many: a problem is solved few times, however many it needs
+                    active_counts = positive + torch.minimum(late, positive.clamp(min=_ACTIVE))
                     active = (
                         change[unfinished]
                         .topk(int(active_counts[unfinished].max()))
@@ -154,14 +156,9 @@ class SLIM(SparseItemModel):
 
 def _cooccurrences(pairs: CSR, items: int) -> tuple[CSR, NDArray[np.float32]]:
     """The items that occur together with each item, itself included, and how often (float32)."""
-    columns, counts, lengths = [], [], []
-    for _, block in cooccurrence_blocks(pairs, items):
-        row, column = np.nonzero(block)
-        columns.append(column)
-        counts.append(block[row, column].astype(np.float32))
-        lengths.append(np.bincount(row, minlength=len(block)))
-    offsets = np.append(0, np.cumsum(np.concatenate(lengths)))
-    return CSR(offsets, np.concatenate(columns)), np.concatenate(counts)
+    rows, columns, counts = map(np.concatenate, zip(*cooccurrences(pairs, items), strict=True))
+    order = np.argsort(rows, kind="stable")
+    return CSR(ragged_offsets(rows, items), columns[order]), counts[order].astype(np.float32)
 
 
 def _dense(gram: CSR, counts: NDArray[np.float32], among: Int64, place: Int64) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset, Modality
 from hasten.models.collaborative.base import PAIR_DEFAULTS, NodeVectorModel
-from hasten.models.data_size import STOPPING, DataSize, stopping
+from hasten.models.data_size import STOPPING, DataSize, stopping, with_graph_batches
 from hasten.models.multimodal.modal_data import Constants, features_of
 from hasten.models.rows import Rows
 from hasten.objectives.base import Phase
@@ -41,12 +41,14 @@ class FeatureModel(NodeVectorModel):
 
     reads = "features"
     sample = "gallery"
-    defaults_from_data = STOPPING
+    defaults_from_data = (*STOPPING, "training.batch_size")
 
     @classmethod
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
-        """Early stopping."""
-        return stopping(config, size, size.interactions)
+        """Early stopping; larger batches for larger graphs, through which each step passes."""
+        config = with_graph_batches(size, config)
+        batch_size = config.training.batch_size
+        return {**stopping(config, size, size.interactions), "training.batch_size": batch_size}
 
     def rows_of(self) -> Mapping[str, Rows]:
         last = {name: name.rpartition(".")[2] for name in self.state_dict()}

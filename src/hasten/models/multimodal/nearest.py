@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten.arrays import Int64, ragged_offsets, ragged_positions
+from hasten.arrays import Int64, order_by, ragged_offsets, ragged_positions, ranges
 from hasten.ops.graph.csr import CSR
 
 _ROWS = 1024
 #: counts of pairs of users in memory at a time
 _COUNTS = 1 << 22
+#: a user who shares items more often than this times the number of users is counted with all users
+_DENSE = 1 / 4
 
 
 def nearest(x: Tensor, k: int, rows: int = _ROWS) -> Tensor:
@@ -51,35 +53,63 @@ def companions(pairs: CSR, items: int, k: int) -> tuple[Int64, Int64, Int64]:
     then by rank.
     """
     users = len(pairs)
-    # ranks for ties: a larger index is better
-    standing = np.lexsort((np.arange(users), pairs.lengths))[::-1]
+    # the larger number is better in a tie
+    by_rank = np.lexsort((np.arange(users), pairs.lengths))[::-1]
+    rank = np.empty(users, np.int64)
+    rank[by_rank] = np.arange(users)
     order = np.argsort(pairs.items, kind="stable")
-    offsets = ragged_offsets(pairs.items, items)
-    by_item = CSR(offsets, pairs.rows[order])
+    holders = CSR(ragged_offsets(pairs.items, items), rank[pairs.rows[order]])
+    met = np.append(0, np.cumsum(holders.lengths[pairs.items]))
+    met = np.diff(met[pairs.offsets])
+    many = met > _DENSE * users
     blocks: list[tuple[Int64, Int64, Int64]] = []
-    step = max(1, _COUNTS // max(1, users))
-    for start in range(0, users, step):
-        block = pairs.take(np.arange(start, min(start + step, users)))
-        blocks.append(_companions(block, by_item, start, standing, k))
-    columns = (np.concatenate(column) for column in zip(*blocks, strict=True))
-    user, other, count = columns
-    return user, other, count
+    for best, chosen in ((_best_of_all, many), (_best_of_met, ~many)):
+        numbers = np.flatnonzero(chosen)
+        work = np.maximum(met[numbers], users if best is _best_of_all else 0)
+        for start, stop in ranges(work, _COUNTS):
+            block = numbers[start:stop]
+            row, other, count = best(pairs.take(block), rank[block], holders, users, k)
+            blocks.append((block[row], by_rank[other], count))
+    user, other, count = (np.concatenate(column) for column in zip(*blocks, strict=True))
+    order = np.argsort(user, kind="stable")
+    return user[order], other[order], count[order]
 
 
-def _companions(
-    block: CSR, by_item: CSR, start: int, standing: Int64, k: int
+def _best_of_all(
+    block: CSR, own_ranks: Int64, holders: CSR, users: int, k: int
 ) -> tuple[Int64, Int64, Int64]:
-    """The same for the users of a block. standing: all users by rank for ties, best last."""
-    users = len(standing)
-    met, lengths = ragged_positions(by_item.offsets, block.items)
-    row = np.repeat(block.rows, np.diff(lengths))
-    counts = np.bincount(row * users + by_item.items[met], minlength=len(block) * users)
+    """Of the users with these items: row, rank of the other and count, from an array of all counts.
+
+    holders: the ranks of the users of each item.
+    """
+    counts = np.bincount(_met(block, holders, users), minlength=len(block) * users)
     counts = counts.reshape(len(block), users)
-    counts[np.arange(len(block)), start + np.arange(len(block))] = 0
+    counts[np.arange(len(block)), own_ranks] = 0
     # sorts by count, then by rank
-    keys = counts[:, standing] * users + np.arange(users)
-    k = min(k, users)
-    best = torch.from_numpy(keys).topk(k, dim=1).values.numpy()
-    count, rest = np.divmod(best, users)
+    keys = counts * users + np.arange(users)
+    best = torch.from_numpy(keys).topk(min(k, users), dim=1).values.numpy()
+    count, other = np.divmod(best, users)
     row, place = np.nonzero(count)
-    return start + row, standing[rest[row, place]], count[row, place]
+    return row, other[row, place], count[row, place]
+
+
+def _best_of_met(
+    block: CSR, own_ranks: Int64, holders: CSR, users: int, k: int
+) -> tuple[Int64, Int64, Int64]:
+    """The same for users who share items with few others, whose ranks are sorted."""
+    codes = np.sort(_met(block, holders, users))
+    first = np.flatnonzero(np.append(True, codes[1:] != codes[:-1])[: len(codes)])
+    counts = np.diff(np.append(first, len(codes)))
+    row, other = np.divmod(codes[first], users)
+    kept = other != own_ranks[row]
+    row, other, counts = row[kept], other[kept], counts[kept]
+    order = order_by(row, counts.max(initial=0) - counts, users - 1 - other)
+    place = np.arange(len(row)) - ragged_offsets(row, len(block))[row]
+    order = order[place < k]
+    return row[order], other[order], counts[order]
+
+
+def _met(block: CSR, holders: CSR, users: int) -> Int64:
+    """``row * users + rank`` for each user of each item of each row."""
+    met, offsets = ragged_positions(holders.offsets, block.items)
+    return np.repeat(block.rows * users, np.diff(offsets)) + holders.items[met]
