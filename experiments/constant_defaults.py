@@ -31,12 +31,11 @@ CONSTANT_DEFAULTS = (
     ("sasrec", "beauty", _SASREC),
 )
 
-#: models whose defaults changed after their group was opened: the question of the group since then
-CHANGED = {"hgt": "self-score"}
-#: the defaults of an opened group, which changed since: (model, data) -> options
-BEFORE_CHANGE = {
+#: defaults that changed after their group was opened: (model, data) -> the question of the group
+#: since then, and the options that they were before
+CHANGED = {
     ("hgt", "redda-k"): (
-        "--epochs 30 --eval-every 3 --batch-size 5000 --set model.self_score=false "
-        "--set model.relation_weights=ones"
+        "self-score",
+        "--epochs 30 --eval-every 3 --batch-size 5000 --set model.self_score=false",
     ),
 }

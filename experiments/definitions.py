@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from experiments.constant_defaults import BEFORE_CHANGE, CHANGED, CONSTANT_DEFAULTS
+from experiments.constant_defaults import CHANGED, CONSTANT_DEFAULTS
 from experiments.experiment import Experiment, by_recipe, seeds
 from hasten.recipes.load import recipes
 
@@ -266,10 +266,9 @@ def _defaults() -> Iterable[Experiment]:
         ]
         if recipe.name == "best" and len(files) + 1 < len(recipe.configuration):
             model, data, usual = recipe.model, recipe.data, "as-it-comes"
-            question, embeddings = CHANGED.get(model, usual), model in ("hgt", "distmult")
-            versions = {question: " ".join(files)}
-            if (model, data) in BEFORE_CHANGE:
-                versions[usual] = f"{versions[question]} {BEFORE_CHANGE[model, data]}"
+            question, before = CHANGED.get((model, data), (usual, ""))
+            embeddings, given = model in ("hgt", "distmult"), " ".join(files)
+            versions = {usual: f"{given} {before}", question: given}
             for asked, options in versions.items():
                 name = f"{model}-{data}-{asked}"
                 yield from seeds(name, model, data, options, asked, embeddings=embeddings)

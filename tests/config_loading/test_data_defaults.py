@@ -166,9 +166,9 @@ def test_hgt_takes_a_hundredth_of_the_links_per_relation_within_bounds():
     for triples, settings, batch_size, epochs in (
         (1_000, {}, 500, 60),
         (9_000, {}, 500, 34),
-        (96_050, {}, 960, 30),
-        (8_000_000, {}, 5000, 30),
-        (96_050, {"model.mode": "edges"}, 960, 30),
+        (96_050, {}, 960, 15),
+        (8_000_000, {}, 5000, 15),
+        (96_050, {"model.mode": "edges"}, 960, 15),
         (96_050, {"model.mode": "neighbors"}, 5000, 30),
         (96_050, {"training.batch_size": 8000}, 8000, 47),
     ):

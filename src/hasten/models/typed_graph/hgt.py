@@ -78,7 +78,6 @@ class HGT(Model):
     supports = Supports(recompute=True)
 
     options: HGTOptions
-
     defaults_for = staticmethod(hgt_defaults.defaults_for)
 
     def __init__(self, options: HGTOptions, sizes: Sizes) -> None:
@@ -103,8 +102,10 @@ class HGT(Model):
         self.result = LinearMap(options.hidden, options.width)
         self.relations: nn.Parameter | None = None
         if options.decoder == "distmult":
-            initial = torch.ones if options.relation_weights == "ones" else torch.randn
-            self.relations = nn.Parameter(initial(sizes.relations, options.width))
+            weights = torch.ones(sizes.relations, options.width)
+            if options.relation_weights == "normal":
+                weights += torch.randn_like(weights)
+            self.relations = nn.Parameter(weights)
         self.bias = nn.Parameter(torch.zeros(sizes.relations))
         #: self-scores divided by :data:`SELF_SCALE`
         self.selves: nn.Parameter | None = None

@@ -16,7 +16,7 @@ _SMALLEST_BATCH, _LARGEST_BATCH = 500, 5000
 
 
 def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
-    """A hundredth of the links per relation and step, within bounds; 30 to 60 epochs.
+    """A hundredth of the links per relation and step, within bounds; 15 to 60 epochs.
 
     In mode neighbors, whose batches are of nodes, the largest batch.
     """
@@ -26,7 +26,7 @@ def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
     batch_size = config.given("training.batch_size", batch_size)
     weighted = config.given("model.decoder", "distmult") == "distmult"
     return {
-        **run_length(config, size.triples, 600, (30, 60), batch_size),
+        **run_length(config, size.triples, 600, (15, 60), batch_size),
         "training.batch_size": batch_size,
         "model.self_score": True,
         "model.relation_weights": "normal" if weighted else "ones",

@@ -33,7 +33,7 @@ class HGTOptions(ModelOptions):
         "distmult", description="score of a link: with relation weights, or the dot product"
     )
     relation_weights: Annotated[Literal["ones", "normal"], OnlyWith("decoder", "distmult")] = Field(
-        "ones", description="initial relation weights: 1, or of the standard normal distribution"
+        "ones", description="initial relation weights: 1, or normal with mean and deviation 1"
     )
     self_score: bool = Field(
         False,
