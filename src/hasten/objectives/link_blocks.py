@@ -180,13 +180,14 @@ def losses_by_relation(
     ):
         left, right, *tables = rows
         queries, bias, self_score = queries_of(left, kind)
-        adds_query = self_score is not None and sampler.adds_query(kind)
+        if not sampler.adds_query(kind):
+            self_score = None
         if loss == "softmax":
             # its gradient is zero up to rounding, which Adam would amplify
             bias = bias.detach()
         products = queries[: len(head), :] * right[: len(head), :]
         true = products.sum(1, dtype=total.dtype) + bias
-        if adds_query:
+        if self_score is not None:
             true = true + self_score * torch.from_numpy(head == tail)
         if loss == "logistic":
             total = total + F.softplus(-true).sum()
@@ -195,7 +196,7 @@ def losses_by_relation(
         for side, nodes in enumerate((head, tail)):
             scores = (query_tables[side] @ tables[side].T)[: len(nodes), : len(candidates[side])]
             scores = scores.to(total.dtype)
-            if adds_query:
+            if self_score is not None:
                 products = query_tables[side][: len(nodes), :] * ends[side][: len(nodes), :]
                 of_itself = products.sum(1, dtype=total.dtype) + self_score
                 scores = torch.cat([scores, of_itself[:, None]], dim=1)

@@ -25,8 +25,9 @@ class SelfScorer(FactorScorer):
         column = self.node - start
         inside = (column >= 0) & (column < stop - start)
         column = column.clamp(0, max(0, stop - start - 1))
-        added = torch.where(inside, self.self_score, 0.0)
-        return super().block(start, stop).scatter_add_(1, column[:, None], added[:, None])
+        scores = super().block(start, stop)
+        added = torch.where(inside, self.self_score, 0.0).to(scores.dtype)
+        return scores.scatter_add_(1, column[:, None], added[:, None])
 
     def listed(self, ids: Tensor) -> Tensor:
         return super().listed(ids) + self._added(ids[None])
