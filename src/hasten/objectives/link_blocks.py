@@ -9,7 +9,7 @@ Slots and candidates beyond a relation's own are marked as known, which adds not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -102,7 +102,8 @@ class LinkBlocks:
             first += BLOCK * int(blocks[kind])
         nodes = np.searchsorted(wanted, np.concatenate([*ends, candidates.reshape(-1)]))
         parts = [nodes, np.tile(relation, 2), slot, slot % count, group, unknown]
-        return cls(*map(torch.from_numpy, parts), weight=weight, adds_query=any(adds_query))
+        blocks_of_links = cls(*map(torch.from_numpy, parts))
+        return replace(blocks_of_links, weight=weight, adds_query=any(adds_query))
 
 
 def _padded(sizes: Int64, capacities: Int64) -> tuple[Int64, NDArray[np.bool_]]:
