@@ -30,3 +30,12 @@ CONSTANT_DEFAULTS = (
     ("lightgcn", "ml-100k-facts", _PAIRS),
     ("sasrec", "beauty", _SASREC),
 )
+
+#: defaults that changed after their group was opened: (model, data) -> the question of the group
+#: since then, and the options that they were before
+CHANGED = {
+    ("hgt", "redda-k"): (
+        "self-score",
+        "--epochs 30 --eval-every 3 --batch-size 5000 --set model.self_score=false",
+    ),
+}

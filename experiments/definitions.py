@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from experiments.constant_defaults import CONSTANT_DEFAULTS
+from experiments.constant_defaults import CHANGED, CONSTANT_DEFAULTS
 from experiments.experiment import Experiment, by_recipe, seeds
 from hasten.recipes.load import recipes
 
@@ -265,14 +265,13 @@ def _defaults() -> Iterable[Experiment]:
             if k.startswith("data.")
         ]
         if recipe.name == "best" and len(files) + 1 < len(recipe.configuration):
-            yield from seeds(
-                f"{recipe.model}-{recipe.data}-as-it-comes",
-                recipe.model,
-                recipe.data,
-                " ".join(files),
-                "as-it-comes",
-                embeddings=recipe.model in ("hgt", "distmult"),
-            )
+            model, data, usual = recipe.model, recipe.data, "as-it-comes"
+            question, before = CHANGED.get((model, data), (usual, ""))
+            embeddings, given = model in ("hgt", "distmult"), " ".join(files)
+            versions = {usual: f"{given} {before}", question: given}
+            for asked, options in versions.items():
+                name = f"{model}-{data}-{asked}"
+                yield from seeds(name, model, data, options, asked, embeddings=embeddings)
 
     for model, data, options in CONSTANT_DEFAULTS:
         name, given = f"{model}-{data}-defaults", f"{options} {_FILES.get(data, '')}"

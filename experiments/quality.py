@@ -14,6 +14,7 @@ from typing import Any
 
 from bench.machine import ROOT
 from bench.table import replaced, write_pages
+from experiments.constant_defaults import CHANGED
 from experiments.recipes import measured
 from experiments.summary import RESULTS, load_configurations
 from hasten.recipes.load import Recipe, recipes
@@ -161,7 +162,8 @@ def as_it_comes(recipe: Recipe, metric: str, records: Records) -> str:
 
 
 def _record_without_options(recipe: Recipe) -> str:
-    return f"{recipe.model}-{recipe.data}-as-it-comes"
+    question, _ = CHANGED.get((recipe.model, recipe.data), ("as-it-comes", ""))
+    return f"{recipe.model}-{recipe.data}-{question}"
 
 
 def _without_options(recipe: Recipe, records: Records) -> Mapping[str, Sequence[float]]:

@@ -165,6 +165,30 @@ def test_validations_of_many_users_are_sampled(monkeypatch):
     assert with_data_defaults(given, dataset)[0].evaluation.users == "all"
 
 
+def test_hgt_takes_a_hundredth_of_the_links_per_relation_within_bounds():
+    for triples, settings, batch_size, epochs in (
+        (1_000, {}, 500, 60),
+        (9_000, {}, 500, 34),
+        (96_050, {}, 960, 15),
+        (8_000_000, {}, 5000, 15),
+        (96_050, {"model.mode": "edges"}, 960, 15),
+        (96_050, {"model.mode": "neighbors"}, 5000, 30),
+        (96_050, {"training.batch_size": 8000}, 8000, 47),
+    ):
+        found = chosen("hgt", DataSize(entities=38_800, relations=7, triples=triples), **settings)
+        assert found["training.batch_size"] == batch_size, (triples, settings)
+        assert found["training.epochs"] == epochs, (triples, settings)
+
+
+def test_hgt_starts_from_random_relation_weights_if_its_score_has_any():
+    assert chosen("hgt", DataSize())["model.relation_weights"] == "normal"
+    found = chosen("hgt", DataSize(), **{"model.decoder": "dot"})
+    assert (found["model.relation_weights"], found["model.self_score"]) == ("ones", True)
+    assert build_config("hgt", flags={"model.decoder": "dot", **found})
+    recipe = build_config("hgt", flags={"recipe": "redda-k/best"}).model
+    assert (recipe.relation_weights, recipe.self_score) == ("ones", False)
+
+
 def test_hgt_samples_the_validations_of_graphs_with_many_validation_triples(monkeypatch, tmp_path):
     monkeypatch.setattr("hasten.config_loading.data_defaults.VALIDATED_TRIPLES", 4)
     edges = "".join(f"r{i % 3},{i % 7},drug,{i % 20},gene\n" for i in range(140))

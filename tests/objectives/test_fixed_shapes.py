@@ -134,11 +134,13 @@ def test_repeated_nodes_change_neither_the_loss_nor_the_gradients(label):
 
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 @pytest.mark.parametrize("layers", [1, 2])
-def test_the_vectors_of_all_nodes_change_neither_the_loss_nor_the_gradients(layers, loss):
+@pytest.mark.parametrize("own", [False, True])
+def test_the_vectors_of_all_nodes_change_neither_the_loss_nor_the_gradients(own, layers, loss):
     """Batches of HGT have other numbers of links of each relation, and of distinct candidates."""
     case = next(case for case in CASES if case.label == "hgt")
     case = replace(case, ring={"next": (-1, 1), "near": (-2, -1, 1, 2)})
     settings = {"model.layers": layers, "model.loss": loss, "training.batch_size": 7}
+    settings |= {"model.self_score": own, "model.relation_weights": "normal"}
     found, padding = [], 0
     for fixed in (False, True):
         with simulated("cuda") as device:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from hasten.arrays import Int64
 from hasten.data.tables import Dataset
@@ -16,6 +17,7 @@ from hasten.exporting.sample import Found, Sample, Search
 from hasten.inference.vectors import vectors
 from hasten.models.knowledge_graph.base import FactorizedTripleModel
 from hasten.models.typed_graph.hgt import HGT
+from hasten.models.typed_graph.self_scorer import SelfScorer
 from hasten.scoring import FactorScorer, TripleQueries
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ def write_faiss(loaded: LoadedRun, out: Path, sample: Sample) -> tuple[list[Path
 
     The index of a recommender holds the vectors of the items; ``users.npy`` are the queries. That
     of a knowledge graph model holds the vectors of the entities, and one more column with their
-    biases: append 1 to a query.
+    biases: append 1 to a query. The self-scores of HGT are not in it: a search may find the node of
+    the query itself.
     """
     try:
         import faiss  # noqa: PLC0415 - optional
@@ -62,8 +65,14 @@ def write_faiss(loaded: LoadedRun, out: Path, sample: Sample) -> tuple[list[Path
             found, shift = scorer.vectors, scorer.query_bias
             if scorer.catalogue.bias is not None:
                 found = torch.nn.functional.pad(found, (0, 1), value=1.0)
-            scores, entities = index.search(found.cpu().numpy(), sample.k)
-            return entities, scores if shift is None else scores + shift.cpu().numpy()[:, None]
+            # one more: the query's own node is taken out where it has a score of its own
+            own = isinstance(scorer, SelfScorer)
+            scores, entities = index.search(found.cpu().numpy(), min(sample.k + own, sample.count))
+            if shift is not None:
+                scores = scores + shift.cpu().numpy()[:, None]
+            if isinstance(scorer, SelfScorer):
+                scores, entities = with_self(scorer, scores, entities)
+            return entities[:, : sample.k], scores[:, : sample.k]
         history, _ = sample.histories(rows)
         wider = min(sample.count, sample.k + history.shape[1])
         scores, items = index.search(users[queries.user], wider)
@@ -75,3 +84,15 @@ def write_faiss(loaded: LoadedRun, out: Path, sample: Sample) -> tuple[list[Path
         return np.where(np.isfinite(scores), items, -1), scores
 
     return files, search
+
+
+def with_self(
+    scorer: SelfScorer, scores: NDArray[np.float32], entities: Int64
+) -> tuple[NDArray[np.float32], Int64]:
+    """Results [Q, k], best first, with the nodes of the queries by their scores with themselves."""
+    node = scorer.node[:, None]
+    score, others = scorer.pairs(node).cpu().numpy(), entities != node.cpu().numpy()
+    scores = np.column_stack([np.where(others, scores, -np.inf), score])
+    entities = np.column_stack([entities, node.cpu().numpy()])
+    order = np.argsort(-scores, axis=1, kind="stable")
+    return np.take_along_axis(scores, order, 1), np.take_along_axis(entities, order, 1)

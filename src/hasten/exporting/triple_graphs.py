@@ -86,8 +86,15 @@ class HGTGraph(nn.Module):
         scale = model.options.width**-0.5
         self.relations = nn.Buffer((ones if relations is None else relations.detach()) * scale)
         self.bias = nn.Buffer(model.bias.detach().clone())
+        every = torch.arange(model.sizes.relations, device=model.device)
+        self_scores = model.self_scores(every)
+        self.self_scores = None if self_scores is None else nn.Buffer(self_scores.detach().clone())
 
     def forward(self, entity: Tensor, relation: Tensor) -> Tensor:
         one_way = relation % self.relations.shape[0]
         vectors = self.nodes.index_select(0, entity) * self.relations.index_select(0, one_way)
-        return vectors @ self.nodes.T + self.bias.index_select(0, one_way)[:, None]
+        scores = vectors @ self.nodes.T + self.bias.index_select(0, one_way)[:, None]
+        if self.self_scores is None:
+            return scores
+        itself = torch.arange(self.nodes.shape[0], device=entity.device) == entity[:, None]
+        return scores + itself * self.self_scores.index_select(0, one_way)[:, None]

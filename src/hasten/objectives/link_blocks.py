@@ -26,7 +26,7 @@ from hasten.ops.dense.product import rounded_rows
 from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
 
 #: :meth:`.links.LinkModel.queries`
-Queries = Callable[[Tensor, Any], tuple[Tensor, Tensor]]
+Queries = Callable[[Tensor, Any], tuple[Tensor, Tensor, Tensor | None]]
 
 #: slots per block: a block repeats the candidates of its relation
 BLOCK = 128
@@ -39,7 +39,8 @@ class LinkBlocks:
     nodes: int64 [2L + G·C] heads, tails and candidates, as indices of the vectors; relation: int64
     [2L] of heads and tails; slot: int64 [B·BLOCK], the head or tail of each slot, and link: its
     link; group: int64 [B]; unknown: bool [B·BLOCK, C], whether a candidate counts. weight: float32
-    [L], 0 for a link that is padding; None: all are 1.
+    [L], 0 for a link that is padding; None: all are 1. adds_query: whether unknown has one more
+    column, for the nodes of the queries themselves.
     """
 
     nodes: Tensor
@@ -49,6 +50,7 @@ class LinkBlocks:
     group: Tensor
     unknown: Tensor
     weight: Tensor | None = None
+    adds_query: bool = False
 
     @classmethod
     def build(
@@ -85,7 +87,8 @@ class LinkBlocks:
         blocks = -(-slots // BLOCK)
         group = np.repeat(np.arange(len(groups)), np.tile(blocks, 2))
         slot = np.zeros(len(group) * BLOCK, np.int64)
-        unknown = np.zeros((len(slot), width), bool)
+        adds_query = [sampler.adds_query(int(kind)) for kind in kinds]
+        unknown = np.zeros((len(slot), width + any(adds_query)), bool)
         ends, first = graph.ends(links), 0
         for number, (kind, side) in enumerate(groups):
             link_rows, negatives = np.arange(begin[kind], begin[kind] + sizes[kind]), lists[number]
@@ -93,12 +96,14 @@ class LinkBlocks:
             rows = slice(first, first + len(link_rows))
             slot[rows] = link_rows + side * count
             known = sampler.unknown(int(kinds[kind]), side, ends[side][link_rows], negatives)
-            unknown[rows, : len(negatives)] = known.numpy()
+            unknown[rows, : len(negatives)] = known[:, : len(negatives)].numpy()
+            if adds_query[kind]:
+                unknown[rows, -1] = known[:, -1].numpy()
             first += BLOCK * int(blocks[kind])
         nodes = np.searchsorted(wanted, np.concatenate([*ends, candidates.reshape(-1)]))
         parts = [nodes, np.tile(relation, 2), slot, slot % count, group, unknown]
-        found = cls(*map(torch.from_numpy, parts))
-        return found if weight is None else replace(found, weight=weight)
+        blocks_of_links = cls(*map(torch.from_numpy, parts))
+        return replace(blocks_of_links, weight=weight, adds_query=any(adds_query))
 
 
 def _padded(sizes: Int64, capacities: Int64) -> tuple[Int64, NDArray[np.bool_]]:
@@ -119,7 +124,7 @@ def link_loss(
     full, end_count = accumulation_dtype(vectors), len(blocks.relation)
     rows = vectors.index_select(0, blocks.nodes).to(autocast_dtype(vectors))
     ends, candidates = torch.split(rows, [end_count, len(rows) - end_count])
-    query_vectors, bias = queries(ends, blocks.relation)
+    query_vectors, bias, self_score = queries(ends, blocks.relation)
     if loss == "softmax":
         # its gradient is zero up to rounding, which Adam would amplify
         bias = bias.detach()
@@ -127,9 +132,15 @@ def link_loss(
         : end_count // 2
     ]
     of_blocks = query_vectors.index_select(0, blocks.slot).view(-1, BLOCK, query_vectors.shape[1])
-    tables = candidates.view(-1, blocks.unknown.shape[1], candidates.shape[1])
+    width = blocks.unknown.shape[1] - blocks.adds_query
+    tables = candidates.view(-1, width, candidates.shape[1])
     scores = torch.bmm(of_blocks, tables.index_select(0, blocks.group).mT)
-    scores = scores.view_as(blocks.unknown).to(full)
+    scores = scores.view(-1, width).to(full)
+    if self_score is not None and blocks.adds_query:
+        head, tail = blocks.nodes[:end_count].chunk(2)
+        true = true + self_score[: end_count // 2] * (head == tail)
+        of_itself = (query_vectors * ends).sum(1, dtype=full) + self_score
+        scores = torch.cat([scores, of_itself.index_select(0, blocks.slot)[:, None]], dim=1)
     scores = scores + bias.index_select(0, blocks.slot)[:, None]
     total = negative_loss(loss, true.index_select(0, blocks.link), scores, blocks.unknown) / 2
     if loss != "logistic":  # that of padding is 0, as no candidate counts
@@ -169,19 +180,28 @@ def losses_by_relation(
         groups, _rows_of_groups(vectors, wanted, [nodes for _, nodes in groups]), strict=True
     ):
         left, right, *tables = rows
-        queries, bias = queries_of(left, kind)
+        queries, bias, self_score = queries_of(left, kind)
+        if not sampler.adds_query(kind):
+            self_score = None
         if loss == "softmax":
             # its gradient is zero up to rounding, which Adam would amplify
             bias = bias.detach()
         products = queries[: len(head), :] * right[: len(head), :]
         true = products.sum(1, dtype=total.dtype) + bias
+        if self_score is not None:
+            true = true + self_score * torch.from_numpy(head == tail)
         if loss == "logistic":
             total = total + F.softplus(-true).sum()
         # the product with the relation is the same from either side
-        query_tables = (queries, queries_of(right, kind)[0])
+        query_tables, ends = (queries, queries_of(right, kind)[0]), (left, right)
         for side, nodes in enumerate((head, tail)):
             scores = (query_tables[side] @ tables[side].T)[: len(nodes), : len(candidates[side])]
-            scores = scores.to(total.dtype) + bias
+            scores = scores.to(total.dtype)
+            if self_score is not None:
+                products = query_tables[side][: len(nodes), :] * ends[side][: len(nodes), :]
+                of_itself = products.sum(1, dtype=total.dtype) + self_score
+                scores = torch.cat([scores, of_itself[:, None]], dim=1)
+            scores = scores + bias
             unknown = sampler.unknown(kind, side, nodes, candidates[side])
             total = total + negative_loss(loss, true, scores, unknown) / 2
     return total

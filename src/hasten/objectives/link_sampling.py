@@ -29,7 +29,8 @@ class LinkSampling:
 
     batch_size: links per relation (mode neighbors: nodes). share: at most this share of the links
     of a relation. steps: per epoch, None: until every link was scored once. negatives: nodes per
-    relation and side. loss: binary cross-entropy, or cross-entropy over all negatives.
+    relation and side. loss: binary cross-entropy, or cross-entropy over all negatives. self_score:
+    whether nodes have a score with themselves, and are negatives of their own queries.
     """
 
     mode: Mode
@@ -39,6 +40,7 @@ class LinkSampling:
     negatives: int
     fan_out: int | None
     loss: LinkLoss
+    self_score: bool = False
 
 
 class LinkSampler:
@@ -148,6 +150,21 @@ class LinkSampler:
         return sampled[relation, side]
 
     def unknown(self, relation: int, side: int, given: Int64, candidates: Int64) -> Tensor:
-        """Bool [B, M]: whether a candidate is not known to be linked to a given node [B]."""
+        """Bool [B, M]: whether a candidate is not known to be linked to a given node [B].
+
+        [B, M + 1] for a relation of :meth:`adds_query`: the given nodes themselves are the last
+        column, and are left out of the others.
+        """
         row, answers = self.graph.answers(relation, side, given)
-        return torch.from_numpy(~pair_mask(row, answers, len(given), candidates))
+        known = pair_mask(row, answers, len(given), candidates)
+        if self.adds_query(relation):
+            count = np.arange(len(given))
+            known |= pair_mask(count, given, len(given), candidates)
+            linked = np.isin(count, row[answers == given[row]])
+            known = np.concatenate([known, linked[:, None]], axis=1)
+        return torch.from_numpy(~known)
+
+    def adds_query(self, relation: int) -> bool:
+        """Whether the node of a query is a candidate of its own, beside :meth:`negatives`."""
+        types = self.graph.types
+        return self.sampling.self_score and bool(types.source[relation] == types.target[relation])

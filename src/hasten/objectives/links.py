@@ -6,7 +6,8 @@ and its reverse pass no messages. With the score p(h, r, t) of a link, the losse
 - link, logistic: ``softplus(-p) + (mean over negatives t' of softplus(p(h, r, t'))) / 2`` + the
   same over negative heads h'. Softmax: ``(log(exp p + sum over t' of exp p(h, r, t')) - p) / 2`` +
   the same over h'. Negatives are sampled once per step, relation and side, from the nodes of the
-  right type. A negative that is a known answer in training is ignored;
+  right type. With self-scores, the given node is one more negative of relations within its type. A
+  negative that is a known answer in training is ignored;
 - contrast: similar nodes against other nodes (:mod:`.contrastive`).
 
 Random numbers are keyed by the step and by what is sampled, not by the micro-batch or process, so
@@ -61,10 +62,13 @@ class LinkModel(Protocol):
         """[S, D] the same from the neighborhoods of the wanted nodes."""
         ...
 
-    def queries(self, vectors: Tensor, relation: int | Tensor) -> tuple[Tensor, Tensor]:
-        """[B, D] vectors to multiply with the other end, and the bias of the relation.
+    def queries(
+        self, vectors: Tensor, relation: int | Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """[B, D] vectors to multiply with the other end, the relation's bias, and its self-score.
 
-        relation: of all vectors, or int64 [B] of each.
+        The last is added to the score of a node with itself; None: nothing is. relation: of all
+        vectors, or int64 [B] of each.
         """
         ...
 

@@ -27,8 +27,8 @@ from tests.ops.reference import edge_attention_reference
 SMALL = {"width": 6, "hidden": 8, "heads": 2, "negatives": 5, "contrastive_batch": 4}
 
 
-def table(seed=0, drugs=12, genes=9, diseases=8):
-    """Typed edges in PrimeKG's columns; genes interact without direction."""
+def table(seed=0, drugs=12, genes=9, diseases=8, loops=False):
+    """Typed edges in PrimeKG's columns; genes interact without direction, some with themselves."""
     generator = np.random.default_rng(seed)
     rows = set()
     for i in range(drugs):
@@ -42,19 +42,23 @@ def table(seed=0, drugs=12, genes=9, diseases=8):
         for j in generator.integers(genes, size=2):
             if i != j:
                 rows |= {("meets", "gene", f"g{a}", "gene", f"g{b}") for a, b in ((i, j), (j, i))}
+    if loops:
+        rows |= {("meets", "gene", f"g{i}", "gene", f"g{i}") for i in range(0, genes, 2)}
     names = ("relation", "x_type", "x_id", "y_type", "y_id")
     ordered = sorted(rows)
     return pa.table({name: [row[i] for row in ordered] for i, name in enumerate(names)})
 
 
-def build(batch_size=7, seed=0, recompute=False, **options):
-    dataset = load_graph(TripleOptions(ratios=(0.7, 0.15, 0.15)), 0, table())
+def build(batch_size=7, seed=0, recompute=False, loops=False, **options):
+    dataset = load_graph(TripleOptions(ratios=(0.7, 0.15, 0.15)), 0, table(loops=loops))
     torch.manual_seed(seed)
     chosen = HGTOptions(**{**SMALL, **options})
     model = HGT(chosen, Sizes.of(dataset)).double()
     with torch.no_grad():
         model.inputs.normal_()
         model.bias.normal_()
+        if model.selves is not None:
+            model.selves.normal_(std=0.1)
         for layer in model.layers:
             layer.prior.uniform_(0.5, 1.5)
             layer.skip.normal_()
@@ -145,7 +149,8 @@ def naive_loss(model, phase, batch):
 
     def score(h, r, t):
         w = 1.0 if model.relations is None else model.relations[r]
-        return (z[h] * w * z[t]).sum() / model.options.width**0.5 + model.bias[r]
+        itself = model.selves[r] * 10 if model.selves is not None and h == t else 0.0
+        return (z[h] * w * z[t]).sum() / model.options.width**0.5 + model.bias[r] + itself
 
     total = 0.0
     for link in links:
@@ -154,12 +159,10 @@ def naive_loss(model, phase, batch):
             int(graph.links.kind[link]),
             int(graph.links.tail[link]),
         )
-        tails = [
-            o for o in phase.sampler.negatives(batch, r, 0).tolist() if (h, r, o) not in triples
-        ]
-        heads = [
-            o for o in phase.sampler.negatives(batch, r, 1).tolist() if (o, r, t) not in triples
-        ]
+        same = model.selves is not None and graph.types.source[r] == graph.types.target[r]
+        others = [phase.sampler.negatives(batch, r, side).tolist() for side in (0, 1)]
+        tails = [o for o in {*others[0], *([h] if same else [])} if (h, r, o) not in triples]
+        heads = [o for o in {*others[1], *([t] if same else [])} if (o, r, t) not in triples]
         own, drawn = score(h, r, t), ([(h, o) for o in tails], [(o, t) for o in heads])
         logistic = phase.sampling.loss == "logistic"
         value = F.softplus(-own) if logistic else 0.0
@@ -195,7 +198,10 @@ def naive_loss(model, phase, batch):
         {},
         {"decoder": "dot", "norm": False, "activation": "relu", "layers": 1},
         {"inputs": "constant", "contrastive_weight": 0, "layers": 3},
-        {"loss": "softmax", "negatives": 3},
+        {"loss": "logistic", "negatives": 3, "loops": True, "self_score": True},
+        {"decoder": "dot", "negatives": 3, "self_score": True},
+        {"loss": "softmax", "negatives": 3, "loops": True, "self_score": True},
+        {"loss": "softmax", "negatives": 50, "loops": True, "self_score": True},
     ],
 )
 def test_loss_and_gradients_are_those_of_the_equations(mode, options):
@@ -219,7 +225,7 @@ def test_micro_batches_and_recomputation_change_nothing(mode):
     fan_out = {} if mode == "full" else {"fan_out": 1}
     found = []
     for parts, recompute in ((1, False), (4, False), (2, True)):
-        _, model, phase = build(mode=mode, recompute=recompute, **fan_out)
+        _, model, phase = build(mode=mode, recompute=recompute, self_score=True, **fan_out)
         batch = phase.plan(1, 0, 1 % phase.steps())
         found.append(gradients(model, lambda p=phase, b=batch, n=parts: loss_of(p, b, n)))
     for value, grads in found[1:]:
@@ -326,6 +332,25 @@ def test_drawn_ends_are_of_the_right_type_and_never_known():
                 assert set(others[~free[row]].tolist()) == known
 
 
+def test_the_query_is_a_negative_once_unless_it_is_linked_to_itself():
+    _, _, phase = build(negatives=6, loops=True, self_score=True)
+    graph, types, batch = phase.graph, phase.graph.types, phase.plan(0, 0, 0)
+    (meets,) = np.flatnonzero(types.source == types.target).tolist()
+    assert [phase.sampler.adds_query(r) for r in range(len(types.source))].count(True) == 1
+    of_meets = graph.links.kind == meets
+    heads, tails = graph.links.head[of_meets], graph.links.tail[of_meets]
+    linked = set(heads[heads == tails].tolist())
+    assert linked
+    genes = np.arange(*types.offsets[types.source[meets] :][:2])
+    for side in (0, 1):
+        sampled = phase.sampler.negatives(batch, meets, side)
+        unknown = phase.sampler.unknown(meets, side, genes, sampled).numpy()
+        assert unknown.shape == (len(genes), len(sampled) + 1)
+        assert unknown[:, -1].tolist() == [node not in linked for node in genes.tolist()]
+        assert not unknown[:, :-1][genes[:, None] == sampled].any()
+        assert np.isin(genes, sampled).any()
+
+
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 def test_known_drawn_ends_count_for_nothing_and_their_gradient_is_zero(loss):
     own = torch.tensor([0.5, -0.2], dtype=torch.float64)
@@ -343,10 +368,14 @@ def test_known_drawn_ends_count_for_nothing_and_their_gradient_is_zero(loss):
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 @pytest.mark.parametrize("decoder", ["distmult", "dot"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_all_relations_at_once_are_the_relations_one_by_one(loss, decoder, dtype, monkeypatch):
+@pytest.mark.parametrize("self_score", [False, True])
+def test_all_relations_at_once_are_the_relations_one_by_one(
+    loss, decoder, dtype, self_score, monkeypatch
+):
     """Loss and gradients of the form of a GPU, with relations of one and of several blocks."""
     monkeypatch.setattr("hasten.objectives.link_blocks.BLOCK", 4)
-    _, model, phase = build(loss=loss, decoder=decoder, contrastive_weight=0.0)
+    some = {"contrastive_weight": 0.0, "self_score": self_score, "loops": True}
+    _, model, phase = build(loss=loss, decoder=decoder, **some)
     model.to(dtype)
     batch, links = phase.plan(0, 0, 0), np.arange(phase.links)[::2]
     assert np.bincount(phase.graph.links.kind[links]).max() > 8
@@ -361,7 +390,8 @@ def test_all_relations_at_once_are_the_relations_one_by_one(loss, decoder, dtype
         else:
             given = phase.sampler, batch, model.queries, vectors, wanted, links
             total = losses_by_relation(*given)
-        trained = [vectors, *(p for p in (model.bias, model.relations) if p is not None)]
+        weights = (model.bias, model.relations, model.selves)
+        trained = [vectors, *(p for p in weights if p is not None)]
         grads = torch.autograd.grad(total, trained, allow_unused=True)
         found.append([total.detach(), *(each for each in grads if each is not None)])
     exact = 1e-12 if dtype == torch.float64 else 1e-5
@@ -377,6 +407,40 @@ def test_inference_in_blocks_is_the_whole_pass():
         expected = naive_vectors(model, phase.graph, none)
         for block in (4, 1000):
             torch.testing.assert_close(model.embed(block), expected)
+
+
+@pytest.mark.parametrize("decoder", ["distmult", "dot"])
+def test_a_scorer_adds_the_self_scores_to_the_nodes_of_the_queries_alone(decoder):
+    _, model, phase = build(self_score=True, decoder=decoder)
+    model.eval()
+    node, relation = np.array([2, 7, 2, 20]), np.array([0, 1, 2, 1])
+    with torch.no_grad(), model.encoded_once():
+        scorer = model.scorer(TripleQueries(node, relation))
+        z, _ = model.diagnosed_embeddings()
+        w = torch.ones(4, 6) if decoder == "dot" else model.relations[relation]
+        expected = (z[node] * w / 6**0.5) @ z.T + model.bias[relation][:, None]
+        expected[torch.arange(4), node] += model.selves[relation] * 10
+        count = phase.graph.nodes
+        blocks = [scorer.block(start, min(start + 5, count)) for start in range(0, count, 5)]
+        torch.testing.assert_close(torch.cat(blocks, 1), expected)
+        ids = torch.tensor([20, 3, 2])
+        torch.testing.assert_close(scorer.listed(ids), expected[:, ids])
+        each = torch.tensor([[2, 2], [0, 7], [5, 2], [20, 1]])
+        torch.testing.assert_close(scorer.pairs(each), expected.gather(1, each))
+
+
+def test_a_trained_self_score_ranks_the_query_below_its_links():
+    dataset, model, phase = build(self_score=True)
+    before = model.selves.detach().clone()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    for step in range(60):
+        optimizer.zero_grad()
+        loss_of(phase, phase.plan(0, step, 0))
+        optimizer.step()
+    (meets,) = np.flatnonzero(phase.graph.types.source == phase.graph.types.target).tolist()
+    assert float(model.selves[meets].detach()) * 10 < -2
+    others = [r for r in range(len(dataset.relations)) if r != meets]
+    assert torch.equal(model.selves[others], before[others])
 
 
 def test_scores_are_the_same_from_both_ends():

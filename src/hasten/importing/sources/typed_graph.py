@@ -38,6 +38,7 @@ def _settings(weights: Weights) -> dict[str, Any]:
         "model.activation": "relu",
         "model.norm": "false",
         "model.decoder": "dot",
+        "model.self_score": "false",
     }
 
 

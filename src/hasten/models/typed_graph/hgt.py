@@ -7,6 +7,8 @@ directions), then a linear map to the width of its embedding z. The score of a l
 - ``distmult``: ``sum of z_h · w_r · z_t / sqrt(D) + b_r`` (Yang et al. 2015);
 - ``dot``: ``z_h · z_t / sqrt(D) + b_r``.
 
+With ``self_score``, that of a node with itself has one more term c_r: products of vectors hardly
+express that similar nodes are linked, but no node with itself.
 The factor 1 / sqrt(D) is our deviation: without it, initial scores reach ±10. Training uses links
 and similar nodes (:mod:`hasten.objectives.links`). With ``inputs=constant`` all nodes of a type
 have the same input, so nodes whose neighbors have the same types get the same vector; the embedding
@@ -18,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
@@ -27,22 +29,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hasten.arrays import Int64
-from hasten.config import RunConfig, TrainingOptions
+from hasten.config import TrainingOptions
 from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import KnowledgeGraph
-from hasten.models.data_size import LENGTH, DataSize, run_length
 from hasten.models.interface import Model, Sizes
 from hasten.models.knowledge_graph.base import METRICS
 from hasten.models.rows import Rows
 from hasten.models.supports import Supports
+from hasten.models.typed_graph import hgt_defaults
 from hasten.models.typed_graph.hgt_layer import HGTLayer
-from hasten.models.typed_graph.hgt_options import SEARCH, HGTOptions, require_neighborhoods
+from hasten.models.typed_graph.hgt_options import HGTOptions, require_neighborhoods
 from hasten.models.typed_graph.hgt_rows import hgt_rows
 from hasten.models.typed_graph.input_rows import input_rows
 from hasten.models.typed_graph.layer_norm import Norms, norms_of_layers, typed_layer_norm
-from hasten.models.typed_graph.similar_nodes import similar_nodes
+from hasten.models.typed_graph.self_scorer import self_scorer
+from hasten.models.typed_graph.similar_nodes import contrast_of
 from hasten.objectives.base import Phase
-from hasten.objectives.contrastive import Similar
 from hasten.objectives.link_sampling import LinkSampling
 from hasten.objectives.links import LinkPhase
 from hasten.ops.dense.linear import LinearMap
@@ -52,12 +54,13 @@ from hasten.ops.graph.edge_pairs import EdgePairs
 from hasten.ops.graph.message_graph import Hop, MessageGraph
 from hasten.ops.graph.typed_edges import TypedEdges
 from hasten.ops.ranking.scorer import Scorer
-from hasten.ops.table import FixedTable
 from hasten.ops.transfer import to_device
-from hasten.scoring import Catalogue, FactorScorer, TripleQueries
+from hasten.scoring import TripleQueries
 
 #: nodes per block in inference
 BLOCK = 1 << 14
+#: makes self-scores reach ±10 in a few hundred steps of Adam
+SELF_SCALE = 10.0
 _FAN_OUT = 8
 WholeInputs = tuple[Tensor, Hop | None]
 
@@ -70,16 +73,12 @@ class HGT(Model):
     reads = "typed_graph"
     Options = HGTOptions
     defaults = {"batch_size": 5000, "lr": 3e-3, "schedule": "cosine", "evaluation.metrics": METRICS}
-    defaults_from_data, search = LENGTH, SEARCH
+    defaults_from_data, search = hgt_defaults.FROM_DATA, hgt_defaults.SEARCH
     sample = "medicine"
     supports = Supports(recompute=True)
 
     options: HGTOptions
-
-    @classmethod
-    def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
-        """30 epochs, and up to 60 of a small graph."""
-        return run_length(config, size.triples, 600, (30, 60))
+    defaults_for = staticmethod(hgt_defaults.defaults_for)
 
     def __init__(self, options: HGTOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
@@ -103,8 +102,15 @@ class HGT(Model):
         self.result = LinearMap(options.hidden, options.width)
         self.relations: nn.Parameter | None = None
         if options.decoder == "distmult":
-            self.relations = nn.Parameter(torch.ones(sizes.relations, options.width))
+            weights = torch.ones(sizes.relations, options.width)
+            if options.relation_weights == "normal":
+                weights += torch.randn_like(weights)
+            self.relations = nn.Parameter(weights)
         self.bias = nn.Parameter(torch.zeros(sizes.relations))
+        #: self-scores divided by :data:`SELF_SCALE`
+        self.selves: nn.Parameter | None = None
+        if options.self_score:
+            self.selves = nn.Parameter(torch.zeros(sizes.relations))
         self._graph: MessageGraph | None = None
         self._encoded: Tensor | None = None
 
@@ -136,19 +142,9 @@ class HGT(Model):
         fan_out = default if options.fan_out is None else options.fan_out
         sampling = LinkSampling(
             options.mode, training.batch_size, options.scored_share, options.steps_per_epoch,
-            options.negatives, fan_out, options.loss,
+            options.negatives, fan_out, options.loss, options.self_score,
         )  # fmt: skip
-        contrast = None
-        if options.contrastive_weight:
-            first, rows = similar_nodes(
-                dataset, self.graph, options.contrastive_type, options.contrastive_relations,
-                options.similarity_threshold,
-            )  # fmt: skip
-            contrast = Similar(
-                first, rows, options.contrastive_weight, options.temperature,
-                options.contrastive_batch, options.contrastive_batch,
-            )  # fmt: skip
-        return [LinkPhase(self, self.graph, sampling, contrast)]
+        return [LinkPhase(self, self.graph, sampling, contrast_of(options, dataset, self.graph))]
 
     @cached_property
     def _edges(self) -> TypedEdges | EdgePairs:
@@ -244,10 +240,15 @@ class HGT(Model):
     def _finish(self, x: Tensor) -> Tensor:
         return upcast(self.result(padded_rows(x.to(autocast_dtype(x))))[: len(x), :])
 
-    def queries(self, vectors: Tensor, relation: int | Tensor) -> tuple[Tensor, Tensor]:
+    def queries(
+        self, vectors: Tensor, relation: int | Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
         if self.relations is not None:
             vectors = vectors * self.relations[relation].to(vectors.dtype)
-        return vectors * self._scale, self.bias[relation]
+        return vectors * self._scale, self.bias[relation], self.self_scores(relation)
+
+    def self_scores(self, relation: int | Tensor) -> Tensor | None:
+        return None if self.selves is None else self.selves[relation] * SELF_SCALE
 
     @property
     def _scale(self) -> float:
@@ -295,4 +296,4 @@ class HGT(Model):
             query = query * self.relations.index_select(0, relation)
         # the same for all candidates, but metrics that compare queries need it
         bias = self.bias.index_select(0, relation)
-        return FactorScorer(query, Catalogue(FixedTable(vectors)), bias)
+        return self_scorer(query, vectors, bias, entity, self.self_scores(relation))

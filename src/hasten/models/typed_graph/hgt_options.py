@@ -6,11 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from hasten.config import ModelOptions
+from hasten.config import ModelOptions, OnlyWith
 from hasten.data.graph_store.mapped import MappedGraph
 from hasten.data.tables import AnyDataset
 from hasten.errors import ConfigurationError
-from hasten.models.search_space import Choice, Range, SearchSpace
 from hasten.objectives.link_sampling import LinkLoss, Mode
 
 
@@ -32,6 +31,14 @@ class HGTOptions(ModelOptions):
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(0.0, description="dropout rate of layers")
     decoder: Literal["distmult", "dot"] = Field(
         "distmult", description="score of a link: with relation weights, or the dot product"
+    )
+    relation_weights: Annotated[Literal["ones", "normal"], OnlyWith("decoder", "distmult")] = Field(
+        "ones", description="initial relation weights: 1, or normal with mean and deviation 1"
+    )
+    self_score: bool = Field(
+        False,
+        description="train a score of nodes with themselves, for relations within a node type; "
+        "each node is a negative of its own links",
     )
     mode: Mode = Field(
         "full", description="a step encodes: the whole graph, or the neighborhoods of its scored "
@@ -80,14 +87,3 @@ def require_neighborhoods(options: HGTOptions, dataset: AnyDataset) -> None:
             f"model.mode=full encodes the whole graph of {dataset.folder} in memory in each step: "
             "choose --set model.mode=neighbors or edges, or train from the files"
         )
-
-
-#: what ``hasten tune`` searches
-SEARCH: SearchSpace = {
-    "training.lr": Range(5e-4, 1e-2, log=True),
-    "model.hidden": Choice(32, 64, 128),
-    "model.layers": Choice(1, 2, 3),
-    "model.dropout": Range(0.0, 0.5),
-    "model.negatives": Choice(64, 256, 1024),
-    "model.contrastive_weight": Range(0.0, 1.0),
-}

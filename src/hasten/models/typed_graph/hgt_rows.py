@@ -20,6 +20,7 @@ def hgt_rows(names: Collection[str], inputs: str, featured: bool) -> dict[str, R
         "shifts": of_types,
         "relations": Rows.of("relations"),
         "bias": Rows.of("relations"),
+        "selves": Rows.of("relations"),
     }
     rows_by_weight = {name: rows for name, rows in known_weights.items() if name in names}
     for name in names:

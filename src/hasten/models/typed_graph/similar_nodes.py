@@ -8,11 +8,25 @@ import pyarrow as pa
 from hasten.arrays import Int64, ragged_offsets
 from hasten.data.tables import KnowledgeGraph
 from hasten.errors import ConfigurationError, did_you_mean
+from hasten.models.typed_graph.hgt_options import HGTOptions
 from hasten.models.typed_graph.jaccard import jaccard_pairs
+from hasten.objectives.contrastive import Similar
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.message_graph import MessageGraph
 
 _USUAL = "disease"
+
+
+def contrast_of(
+    options: HGTOptions, dataset: KnowledgeGraph, graph: MessageGraph
+) -> Similar | None:
+    """What the contrastive loss contrasts; None: it is off. Raises as :func:`similar_nodes`."""
+    if not options.contrastive_weight:
+        return None
+    kind, relations = options.contrastive_type, options.contrastive_relations
+    first, rows = similar_nodes(dataset, graph, kind, relations, options.similarity_threshold)
+    batch = options.contrastive_batch
+    return Similar(first, rows, options.contrastive_weight, options.temperature, batch, batch)
 
 
 def similar_nodes(
