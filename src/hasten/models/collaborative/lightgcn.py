@@ -96,8 +96,9 @@ class LightGCN(GraphNodeModel):
     def divide_graph(self, pairs: CSR) -> None:
         if self.part is None:
             assert self.shard is not None
-            items, weight = self.sizes.items, self.nodes.weight
-            self.part, self.graph = GraphPart.of_pairs(self.shard, pairs, items, weight), None
+            like = torch.empty(0, dtype=self.nodes.weight.dtype)
+            part = GraphPart.of_pairs(self.shard, pairs, self.sizes.items, like)
+            self.part, self.graph = part.to(self.device), None
 
     def pair_inputs(self, pairs: Pairs) -> RowPositions | RequestedNodes:
         """The distinct nodes of a batch."""
