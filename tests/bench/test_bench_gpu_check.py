@@ -22,12 +22,12 @@ from bench.gpu_losses import losses, near
 from bench.gpu_operations import OPERATIONS
 from bench.gpu_training import Synthetic
 from experiments.loss_precision import small_gallery, stable_loss
-from hasten.distributed.processes import Processes
 from hasten.distributed.row_requests import RequestedRows
 from hasten.training.capture import step as capture
 from tests.device.recorder import recording
 from tests.device.replay import SimulatedGraphs
 from tests.device.simulation import simulated
+from tests.distributed.alone import Alone
 
 CPU = torch.device("cpu")
 KERNELS = {"kernels": triton_kernels, "times": triton_times}
@@ -204,22 +204,6 @@ def test_a_guard_that_lets_a_bad_step_through_is_found(monkeypatch):
 
     monkeypatch.setattr(gpu_operations.OptimizerStep, "update", careless)
     assert not gpu_operations.guard(CPU)["passed"]
-
-
-class Alone(Processes):
-    """A group of one process, without torch's."""
-
-    joined = True
-
-    def broadcast_(self, tensor, what, source=0):
-        return tensor
-
-    def all_to_all(self, tensor, given, taken, what):
-        assert given == taken == [len(tensor)]
-        return tensor.clone()
-
-    def gather(self, value, what=""):
-        return [value]
 
 
 @pytest.mark.parametrize("name", gpu_sharded.LOSSES)

@@ -45,6 +45,8 @@ CPU = torch.device("cpu")
 #: of the processes; another one is simulated (:mod:`.sharded_device_worker`)
 DEVICE = CPU
 STEPS, ITEMS = 12, 301
+#: the learning rate: the same number in float32, in which devices hold it
+RATE = 2.0**-7
 #: bytes of logits: all at once, a few queries at a time, and columns instead
 CHUNKS = {"all": 1 << 20, "queries": 4 * 34 * 64, "columns": 4 * 34 * 8}
 #: (a case of the contract suite, its changes) by name
@@ -144,7 +146,7 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
             read[kind] += numbers
             queries += step.phase.examples(batch)
             with recording() as taken:
-                values = step(batch, 1e-2)
+                values = step(batch, RATE)
             waits.append(dict(taken.waits))
             mistakes += taken.mistakes
             losses.append({k: float(v) for k, v in values.items()})
@@ -326,9 +328,9 @@ def skipped(name: str, processes: Processes) -> dict[str, Any]:
             leaf.grad[0, 0] = torch.inf
 
     with patch.object(step, "backward", spoiled):
-        first = step(phases[-1].plan(0, 0, 0), 1e-2)
+        first = step(phases[-1].plan(0, 0, 0), RATE)
     unchanged = torch.equal(before, table)
-    second = step(phases[-1].plan(0, 0, 1), 1e-2)
+    second = step(phases[-1].plan(0, 0, 1), RATE)
     return {
         "steps": [float(first["steps"]), float(second["steps"])],
         "unchanged": unchanged,
