@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import count, islice
 from pathlib import Path
@@ -424,7 +424,9 @@ def _written(
 OUT = Path(sys.argv[1]) if __name__ == "__main__" else Path()
 
 
-def main(device: str = "cpu") -> None:
+def main(
+    device: str = "cpu", further: Callable[[Processes], dict[str, Any]] = lambda _: {}
+) -> None:
     torch.set_num_threads(1)
     with Processes.join(device, DistributedOptions(timeout=60, heartbeat=20)) as processes:
         found = {name: train(name, processes) for name in MODELS}
@@ -434,6 +436,7 @@ def main(device: str = "cpu") -> None:
         found["skipped"] = {
             name: skipped(name, processes) for name in ("sasrec-bce", "bprmf", "kgat")
         }
+        found |= further(processes)
     (OUT / f"{processes.rank}.json").write_text(json.dumps(found))
 
 

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from hasten.distributed.processes import Processes
 from tests.distributed import sharded_worker as worker
+from tests.distributed.sharded_device_worker import WHOLE
 from tests.distributed.sharded_worker import CPU, MODELS, STEPS
 from tests.distributed.test_processes import run_workers
 from tests.distributed.test_sharded_tables import FLAGS, RUNS, events, run  # noqa: F401
@@ -45,6 +46,25 @@ def test_devices_train_as_one_cpu_does(name, several, alone):
             torch.testing.assert_close(
                 torch.tensor(found[group][key]), torch.tensor(values), rtol=1e-5, atol=1e-7
             )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_thread_exchanges_the_rows_of_whole_tables_beside_the_steps(name, several, alone):
+    """In a process group of its own; the steps wait for nothing."""
+    expected = alone[name]
+    for each in several:
+        found = each[f"{name}, whole"]
+        assert not found["sharded"]
+        assert not found["mistakes"]
+        assert not any(found["waits"])
+        for ours, theirs in zip(found["losses"], expected["losses"], strict=True):
+            assert ours == pytest.approx(theirs, rel=1e-5)
+    written = several[0][f"{name}, whole"]["weights"]
+    for key, values in expected["weights"].items():
+        torch.testing.assert_close(
+            torch.tensor(written[key]), torch.tensor(values), rtol=1e-5, atol=1e-7
+        )
 
 
 @pytest.mark.slow
