@@ -13,16 +13,17 @@ BUDGETS = {
     "operations": 15,
     "losses": 20,
     "triton_kernels": 25,
-    "triton_times": 30,
+    "triton_times": 25,
     "captured_steps": 50,
     "model_steps": 40,
-    "beside_plain": 60,
-    "contract": 160,
+    "beside_plain": 50,
+    "contract": 140,
     "training": 55,
     "repeated": 15,
     "plan_peaks": 30,
     "group_of_one": 20,
     "collectives": 15,
+    "sharded_tables": 35,
 }
 
 

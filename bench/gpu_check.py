@@ -5,7 +5,8 @@ graphs with the weights of the usual ones, steps of every model that may not wai
 with their times, launches and memory, the same beside plain PyTorch, the guard against bad
 gradients without a host synchronisation, MMGCN's losses in half precision, SASRec in every
 precision and compiled, repeated runs under ``deterministic``, the peak memory that plans predict,
-the process group (nccl) with as many processes as there are devices.
+the process group (nccl) with as many processes as there are devices, sharded tables beside whole
+ones.
 Ends with 0 if everything passed, 1 if something did not, 2 where there is no such device.
 
     python -m bench.gpu_check [--device cuda] [--quick] [--no-compile]
@@ -73,7 +74,7 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
     import torch
 
     from bench.gpu_capture import captured_steps
-    from bench.gpu_distributed import collectives, group_of_one
+    from bench.gpu_distributed import collectives, group_of_one, sharded_tables
     from bench.gpu_kernels import triton_kernels, triton_times
     from bench.gpu_losses import losses
     from bench.gpu_operations import OPERATIONS
@@ -114,6 +115,7 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
         part("plan_peaks", partial(plan_peaks, device, scratch, quick))
         part("group_of_one", partial(group_of_one, device, scratch))
         part("collectives", partial(collectives, device))
+        part("sharded_tables", partial(sharded_tables, device))
     parts = [*operations.values(), *runs, again]
     return {
         "name": "gpu-check" if device.type == "cuda" else f"gpu-check-on-{device.type}",

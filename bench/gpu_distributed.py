@@ -1,4 +1,7 @@
-"""The path of several processes on a device: a process group of one, and all devices together."""
+"""The path of several processes on a device: a process group of one, and all devices together.
+
+Sharded tables too, in a group of one and, if there are two devices, of two.
+"""
 
 from __future__ import annotations
 
@@ -51,11 +54,30 @@ def collectives(device: torch.device) -> dict[str, Any]:
     }
 
 
+def sharded_tables(device: torch.device) -> dict[str, Any]:
+    """Sharded tables train as whole ones do, and have their metrics (:mod:`.gpu_sharded`)."""
+    devices = torch.cuda.device_count() if device.type == "cuda" else 2
+    command = ["-m", "bench.gpu_sharded", "--device", device.type]
+    command += ["--steps", "40" if device.type == "cuda" else "6"]
+    found = {}
+    for world in (1, 2)[:devices]:
+        launcher = ["-m", "torch.distributed.run", f"--nproc-per-node={world}", "--standalone"]
+        found[f"processes: {world}"] = json.loads(_python([*launcher, *command], {}))
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    passed = all(each["passed"] and each["backend"] == backend for each in found.values())
+    return {"passed": passed, "runs": found}
+
+
 def _hasten(arguments: list[str], variables: dict[str, str]) -> str:
     """What the command prints on stdout."""
+    return _python(["-m", "hasten", *arguments], variables)
+
+
+def _python(arguments: list[str], variables: dict[str, str]) -> str:
+    """The last line that a module prints on stdout."""
     kept = {name: value for name, value in os.environ.items() if name != "WORLD_SIZE"}
     done = subprocess.run(
-        [sys.executable, "-m", "hasten", *arguments],
+        [sys.executable, *arguments],
         cwd=ROOT,
         env=kept | variables,
         stdin=subprocess.DEVNULL,
@@ -65,5 +87,6 @@ def _hasten(arguments: list[str], variables: dict[str, str]) -> str:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"hasten {arguments[0]} ended with {done.returncode}: {done.stderr}")
+        told = " ".join(arguments[:3])
+        raise RuntimeError(f"{told} ended with {done.returncode}: {done.stderr}")
     return done.stdout.splitlines()[-1]

@@ -116,7 +116,7 @@ class Counting(Processes):
         self.spread += tensor.nbytes
         return tensor
 
-    def all_gather(self, tensor, what):
+    def all_gather(self, tensor, what, _group=None):
         self.spread += tensor.nbytes
         return tensor.repeat(self.world, 1)
 

@@ -5,7 +5,15 @@ import time
 import pytest
 import torch
 
-from bench import gpu_capture, gpu_losses, gpu_operations, gpu_plain, gpu_plain_sides, gpu_steps
+from bench import (
+    gpu_capture,
+    gpu_losses,
+    gpu_operations,
+    gpu_plain,
+    gpu_plain_sides,
+    gpu_sharded,
+    gpu_steps,
+)
 from bench.gpu_budgets import BUDGETS, attempt
 from bench.gpu_check import kernel_lines, main, markdown, plain_lines, step_lines, verdict
 from bench.gpu_data import facts, made_book
@@ -14,10 +22,12 @@ from bench.gpu_losses import losses, near
 from bench.gpu_operations import OPERATIONS
 from bench.gpu_training import Synthetic
 from experiments.loss_precision import small_gallery, stable_loss
+from hasten.distributed.row_requests import RequestedRows
 from hasten.training.capture import step as capture
 from tests.device.recorder import recording
 from tests.device.replay import SimulatedGraphs
 from tests.device.simulation import simulated
+from tests.distributed.alone import Alone
 
 CPU = torch.device("cpu")
 KERNELS = {"kernels": triton_kernels, "times": triton_times}
@@ -194,6 +204,18 @@ def test_a_guard_that_lets_a_bad_step_through_is_found(monkeypatch):
 
     monkeypatch.setattr(gpu_operations.OptimizerStep, "update", careless)
     assert not gpu_operations.guard(CPU)["passed"]
+
+
+@pytest.mark.parametrize("name", gpu_sharded.LOSSES)
+def test_sharded_tables_are_compared_with_whole_ones(name, monkeypatch):
+    monkeypatch.setattr(gpu_sharded, "Synthetic", lambda *_: Synthetic(300, 200, 12))
+    processes, loss = Alone(CPU), gpu_sharded.LOSSES[name]
+    found = gpu_sharded.compared(loss, 4, processes)
+    assert found["passed"], found
+    assert found["rows"] == 200
+    right = RequestedRows.fetch
+    monkeypatch.setattr(RequestedRows, "fetch", lambda *given: right(*given).flip(0))
+    assert not gpu_sharded.compared(loss, 4, processes)["passed"]
 
 
 def test_what_a_check_raises_is_its_outcome():

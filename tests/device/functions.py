@@ -107,10 +107,11 @@ _plain_sparse_rows = torch.sparse_csr_tensor
 
 
 def _product(offsets: Tensor, columns: Tensor, values: Tensor, shape: list[int], x: Tensor):
-    parts = offsets, columns, values.float(), shape
-    with warnings.catch_warnings(), autocast("cpu", enabled=False):  # products are in float32 alone
+    kind = torch.float64 if x.dtype == torch.float64 else torch.float32  # not in half precision
+    parts = offsets, columns, values.to(kind), shape
+    with warnings.catch_warnings(), autocast("cpu", enabled=False):
         warnings.simplefilter("ignore")  # the layout is called a beta
-        return _on_host(_plain_sparse_rows, *parts, check_invariants=False) @ x.float()
+        return _on_host(_plain_sparse_rows, *parts, check_invariants=False) @ x.to(kind)
 
 
 #: one operation, so that a recorded step can do it again (tests/device/replay.py)

@@ -80,6 +80,8 @@ class DeviceTensor(Tensor):
 
     @data.setter
     def data(self, value: Tensor) -> None:
+        if self.shape != value.shape:  # what torch knows of it, and of its parameter
+            torch.Tensor.data.__set__(self, wrap(unwrap(value)))
         self.cpu_tensor = unwrap(value)
 
     def __repr__(self) -> str:

@@ -14,19 +14,22 @@ from torch import Tensor
 
 from hasten.ops.triton import choice
 from tests.device import functions
+from tests.device.collectives import patch_collectives
 from tests.device.recorder import current
 from tests.device.simulated import DEVICE, DeviceTensor
 
 
 @contextmanager
-def simulated(kind: str) -> Iterator[torch.device]:
+def simulated(kind: str, index: int = 0) -> Iterator[torch.device]:
     """A device of this kind (cuda or mps) while the block lasts; hasten's branches see it."""
-    device = torch.device(kind, 0)
+    device = torch.device(kind, index)
     DEVICE.append(device)
     with pytest.MonkeyPatch.context() as patch:
         _patch_tensors(patch, device)
         _patch_libraries(patch)
         (_patch_cuda if kind == "cuda" else _patch_mps)(patch)
+        if kind == "cuda":
+            patch_collectives(patch)
         # parameters are replaced by those of the device: a wrapper has no storage to swap
         patch.setattr(torch.__future__, "get_overwrite_module_params_on_conversion", lambda: True)
         try:
@@ -174,7 +177,7 @@ def _patch_cuda(patch: pytest.MonkeyPatch) -> None:
     for name, value in values.items():
         patch.setattr(torch.cuda, name, lambda *_, _value=value, **__: _value)
     patch.setattr(torch.cuda, "synchronize", lambda *_: current().wait("synchronize"))
-    patch.setattr(torch.cuda, "default_generators", (torch.default_generator,))
+    patch.setattr(torch.cuda, "default_generators", (torch.default_generator,) * 8)
     patch.setattr(torch.cuda, "Stream", _Stream)
     patch.setattr(torch.cuda, "Event", _Stream)
     patch.setattr(torch.cuda, "stream", lambda _: nullcontext())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import count, islice
 from pathlib import Path
@@ -31,16 +31,22 @@ from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
 from hasten.ops.losses.table_losses import table_cross_entropy, table_one_to_many
 from hasten.ops.sharded_table import JoinedRows, ShardedTable
 from hasten.ops.table import EmbeddingTable
+from hasten.ops.transfer import to_device
 from hasten.runs.tensor_file import TensorFile
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
 from hasten.training.sharding.tables import ShardedTables, shard_tables
 from hasten.training.step import DataShard, OptimizerStep
 from tests.contract.cases import CASES, sequences
+from tests.device.recorder import recording
 from tests.distributed.worker import BATCH
 
 CPU = torch.device("cpu")
+#: of the processes; another one is simulated (:mod:`.sharded_device_worker`)
+DEVICE = CPU
 STEPS, ITEMS = 12, 301
+#: the learning rate: the same number in float32, in which devices hold it
+RATE = 2.0**-7
 #: bytes of logits: all at once, a few queries at a time, and columns instead
 CHUNKS = {"all": 1 << 20, "queries": 4 * 34 * 64, "columns": 4 * 34 * 8}
 #: (a case of the contract suite, its changes) by name
@@ -98,7 +104,7 @@ def built(name: str, processes: Processes | None = None) -> tuple[Any, Any, nn.M
     # more items than a step reads
     data = load_data(config, case.data if case.triples else sequences(50, ITEMS))
     torch.manual_seed(5)
-    model = build_model(config, data, CPU, processes=processes).double()
+    model = build_model(config, data, DEVICE, processes=processes).double()
     return config, data, model, list(model.phases(data, config.training))
 
 
@@ -106,7 +112,6 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
     """Losses, metrics, sent rows and the tables after some steps."""
     config, data, model, phases = built(name, processes)
     tables = shard_tables(model, phases, config.training, processes)
-    shard = DataShard(processes.rank, processes.world)
     sent: dict[str, int] = {}
     calls: dict[str, int] = {}
 
@@ -124,11 +129,10 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
         return patch.object(Processes, name, counted)
 
     with patch.object(RowAdam, "suits", lambda *_: True):
-        steps = [
-            OptimizerStep(phase, n, config.training, Precision("fp32", CPU), shard, CPU, processes)
-            for n, phase in enumerate(phases)
-        ]
+        steps = [_step(phase, n, config, processes) for n, phase in enumerate(phases)]
     losses, queries = [], 0
+    waits: list[dict[str, int]] = []
+    mistakes: list[str] = []
     read = {"of all": 0, "own": 0}
     with ExitStack() as counters:
         for name in ("broadcast_", "sum_", "max_", "sum_at_", "all_to_all"):
@@ -136,12 +140,16 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
         for step, epoch, index in islice(_positions(steps), STEPS):
             if index == 0:
                 step.phase.start_epoch(0, epoch)
-            batch = step.phase.plan(0, epoch, index)
+            batch = step.plan(0, epoch, index)
             batch = batch.divided(*step.own_micro_batches, step.phase.collective)
             kind, numbers = _numbers_read(model, step, batch)
             read[kind] += numbers
             queries += step.phase.examples(batch)
-            losses.append({k: float(v) for k, v in step(batch, 1e-2).items()})
+            with recording() as taken:
+                values = step(batch, RATE)
+            waits.append(dict(taken.waits))
+            mistakes += taken.mistakes
+            losses.append({k: float(v) for k, v in values.items()})
             if index == step.phase.steps() - 1:
                 step.phase.end_epoch(0, epoch)
     for step in steps:
@@ -158,10 +166,18 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
         "calls": calls,
         "read": read,
         "queries": queries,
+        "waits": waits,
+        "mistakes": mistakes,
         "held": {name: list(p.shape) for name, p in model.named_parameters()},
         "moments": [_moments(step) for step in steps],
         "sharded": tables.names,
     } | _written(model, steps, tables, processes)
+
+
+def _step(phase: Any, number: int, config: Any, processes: Processes) -> OptimizerStep:
+    """The step of a phase."""
+    precision, shard = Precision("fp32", DEVICE), DataShard(processes.rank, processes.world)
+    return OptimizerStep(phase, number, config.training, precision, shard, DEVICE, processes)
 
 
 def _positions(steps: Sequence[OptimizerStep]) -> Iterator[tuple[OptimizerStep, int, int]]:
@@ -199,7 +215,8 @@ def table_losses(processes: Processes) -> dict[str, float]:
     bounds = [0, *shares] if world > 1 else [0, len(x)]
     start, stop = bounds[processes.rank], bounds[processes.rank + 1]
     own = pairs[(pairs[:, 0] >= start) & (pairs[:, 0] < stop)] - torch.tensor([start, 0])
-    several = CatalogueTargets.build(own[:, 1], own[:, 0].contiguous(), stop - start)
+    several = CatalogueTargets.build(own[:, 1].contiguous(), own[:, 0].contiguous(), stop - start)
+    several = to_device(several, DEVICE)
     embeddings = EmbeddingTable(rows, width).double()
     shard = RowShard(processes, rows)
 
@@ -208,8 +225,8 @@ def table_losses(processes: Processes) -> dict[str, float]:
         a = [t.clone().requires_grad_() for t in (x, table, bias)]
         expected = whole(*a)
         expected.backward()
-        b = [t.clone().requires_grad_() for t in (x[start:stop], bias)]
-        embeddings.weight = nn.Parameter(table.clone())
+        b = [t.clone().to(DEVICE).requires_grad_() for t in (x[start:stop], bias)]
+        embeddings.weight = nn.Parameter(table.clone().to(DEVICE))
         if world > 1:
             ShardedTable.divide(embeddings, shard)
         found = loss(b[0], embeddings, b[1])
@@ -217,10 +234,10 @@ def table_losses(processes: Processes) -> dict[str, float]:
         processes.sum_(found.detach(), "a loss")
         processes.sum_(b[1].grad, "a gradient")
         differences = [
-            found - expected,
-            b[0].grad - a[0].grad[start:stop],
-            embeddings.weight.grad - a[1].grad[shard.first : shard.stop],
-            b[1].grad - a[2].grad,
+            found.detach().cpu() - expected.detach(),
+            b[0].grad.cpu() - a[0].grad[start:stop],
+            embeddings.weight.grad.cpu() - a[1].grad[shard.first : shard.stop],
+            b[1].grad.cpu() - a[2].grad,
         ]
         return max([float(each.detach().abs().max()) for each in differences if each.numel()])
 
@@ -234,11 +251,13 @@ def table_losses(processes: Processes) -> dict[str, float]:
         labels[pairs[:, 0], pairs[:, 1]] = 0.9
         return F.binary_cross_entropy_with_logits(scores, labels + 0.1 / rows, reduction="sum")
 
-    labels, errors = LabelPairs.build(own[:, 0], own[:, 1]), {}
+    labels, errors = to_device(LabelPairs.build(own[:, 0], own[:, 1]), DEVICE), {}
+    single = to_device(targets[start:stop], DEVICE)
+    where = "CPU" if DEVICE == CPU else "DEVICE"
     for name, size in CHUNKS.items():
-        with patch.object(catalogue_loss, "CHUNK_BYTES_CPU", size):
+        with patch.object(catalogue_loss, f"CHUNK_BYTES_{where}", size):
             errors[f"one target, {name}"] = compared(
-                lambda x, t, b: table_cross_entropy(x, t, targets[start:stop], b),
+                lambda x, t, b: table_cross_entropy(x, t, single, b),
                 lambda *given: softmax(*given, many=False),
             )
             errors[f"many targets, {name}"] = compared(
@@ -270,22 +289,23 @@ def requested_rows(processes: Processes) -> dict[str, Any]:
             if step == 4:  # all ask the last process only
                 numbers = [torch.arange(count - 3, count)[: 9 * len(n)] for n in numbers]
             values = [torch.randn(len(ids), 3, generator=generator) for ids in numbers]
-            requested = ask(numbers[processes.rank])
-            rows = requested.fetch(held[requested.rows])
-            sums = requested.sum_back(values[processes.rank])
+            requested = ask(numbers[processes.rank].to(DEVICE))
+            rows = requested.fetch(held.to(DEVICE)[requested.rows]).cpu()
+            sums = requested.sum_back(values[processes.rank].to(DEVICE)).cpu()
+            asked_for = requested.rows.cpu()
             expected = torch.zeros_like(whole)
             for ids, each in zip(numbers, values, strict=True):
                 expected[ids] += each
             total = torch.zeros_like(held)
-            total[requested.rows] = sums
+            total[asked_for] = sums
             of_process = torch.cat(
                 [expected[b + s.first : b + s.stop] for b, s in zip(starts, shards, strict=False)]
             )
             found[f"{tables} tables, step {step}"] = {
                 "rows": torch.equal(rows, whole[numbers[processes.rank]]),
                 "sums": torch.equal(total, of_process),  # in the order of ranks, so exact
-                "distinct": bool((requested.rows.diff() > 0).all()),
-                "held": len(requested.rows),
+                "distinct": bool((asked_for.diff() > 0).all()),
+                "held": len(asked_for),
                 "asked": len(numbers[processes.rank]),
             }
     return found
@@ -295,10 +315,7 @@ def skipped(name: str, processes: Processes) -> dict[str, Any]:
     """A step in which the last process alone has a gradient that is not finite, and the next."""
     config, _, model, phases = built(name, processes)
     shard_tables(model, phases, config.training, processes)
-    shard = DataShard(processes.rank, processes.world)
-    step = OptimizerStep(
-        phases[-1], len(phases) - 1, config.training, Precision("fp32", CPU), shard, CPU, processes
-    )
+    step = _step(phases[-1], len(phases) - 1, config, processes)
     for phase in phases:
         phase.start_epoch(0, 0)
     table = phases[-1].table.weight
@@ -311,9 +328,9 @@ def skipped(name: str, processes: Processes) -> dict[str, Any]:
             leaf.grad[0, 0] = torch.inf
 
     with patch.object(step, "backward", spoiled):
-        first = step(phases[-1].plan(0, 0, 0), 1e-2)
+        first = step(phases[-1].plan(0, 0, 0), RATE)
     unchanged = torch.equal(before, table)
-    second = step(phases[-1].plan(0, 0, 1), 1e-2)
+    second = step(phases[-1].plan(0, 0, 1), RATE)
     return {
         "steps": [float(first["steps"]), float(second["steps"])],
         "unchanged": unchanged,
@@ -329,32 +346,34 @@ def graph_products(processes: Processes) -> dict[str, float]:
     dense = torch.rand(total, total).double() * (torch.rand(total, total) < 0.1)
     dense[:, 7] = dense[40] = 0  # a node that no other reads, and one that reads none
     row, column = (each.numpy() for each in dense.nonzero().unbind(1))
-    part = GraphPart.of_edges(shard, row, column, dense[row, column])
+    part = GraphPart.of_edges(shard, row, column, dense[row, column]).to(DEVICE)
     x, weight = torch.randn(total, width).double(), torch.randn(2, 30, width).double()
     rows = torch.randperm(total)[:30].sort().values
     own = slice(shard.first, shard.stop)
     errors: dict[str, float] = {}
 
     def compare(name: str, found: Tensor, expected: Tensor) -> None:
-        errors[name] = float((found - expected).detach().abs().max())
+        errors[name] = float((found.detach().cpu() - expected.detach()).abs().max())
 
     def compare_all(name: str, part: GraphPart, dense: Tensor) -> None:
-        compare(f"product, {name}", part.multiply(x[own]), (dense @ x)[own])
-        compare(f"transposed, {name}", part.multiply_transposed(x[own]), (dense.T @ x)[own])
+        compare(f"product, {name}", part.multiply(x[own].to(DEVICE)), (dense @ x)[own])
+        compare(
+            f"transposed, {name}", part.multiply_transposed(x[own].to(DEVICE)), (dense.T @ x)[own]
+        )
         whole = x.clone().requires_grad_()
         powers = [whole]
         for _ in range(layers):
             powers.append(dense @ powers[-1])
         expected = whole[rows], sum(powers[1:])[rows]
         sum((w * e).sum() for w, e in zip(weight, expected, strict=True)).backward()
-        held = x[own].clone().requires_grad_()
-        nodes = RequestedNodes.of(part, rows)
+        held = x[own].clone().to(DEVICE).requires_grad_()
+        nodes = to_device(RequestedNodes.of(part, rows), DEVICE)
         found = propagated_rows(part, held, nodes, layers)
         # each process has a share of the gradient
         share = [w.clone() for w in weight]
         for each in share:
             each[torch.arange(len(rows)) % processes.world != processes.rank] = 0
-        sum((w * f).sum() for w, f in zip(share, found, strict=True)).backward()
+        sum((w.to(DEVICE) * f).sum() for w, f in zip(share, found, strict=True)).backward()
         compare(f"rows, {name}", found[0], expected[0])
         compare(f"sums, {name}", found[1], expected[1])
         compare(f"gradient, {name}", held.grad, whole.grad[own])
@@ -405,9 +424,11 @@ def _written(
 OUT = Path(sys.argv[1]) if __name__ == "__main__" else Path()
 
 
-def main() -> None:
+def main(
+    device: str = "cpu", further: Callable[[Processes], dict[str, Any]] = lambda _: {}
+) -> None:
     torch.set_num_threads(1)
-    with Processes.join("cpu", DistributedOptions(timeout=60, heartbeat=20)) as processes:
+    with Processes.join(device, DistributedOptions(timeout=60, heartbeat=20)) as processes:
         found = {name: train(name, processes) for name in MODELS}
         found["table losses"] = table_losses(processes)
         found["graph products"] = graph_products(processes)
@@ -415,6 +436,7 @@ def main() -> None:
         found["skipped"] = {
             name: skipped(name, processes) for name in ("sasrec-bce", "bprmf", "kgat")
         }
+        found |= further(processes)
     (OUT / f"{processes.rank}.json").write_text(json.dumps(found))
 
 

@@ -146,6 +146,13 @@ def test_requests_reach_every_process(several):
     assert all(each["control_flags"] == [0, 1, 1, 0] for each in found)
 
 
+def test_a_thread_exchanges_ids_beside_other_collectives_in_any_order(several):
+    _, found = several
+    ids = [set(range(rank, 40, 3 + rank)) for rank in range(len(found))]
+    expected = [*range(len(found)), *sorted(set().union(*ids))]
+    assert [each["union"] for each in found] == [expected] * len(found)
+
+
 def test_what_is_exchanged_arrives(several):
     _, found = several
     world = len(found)

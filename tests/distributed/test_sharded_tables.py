@@ -272,37 +272,57 @@ def test_a_run_resumes_on_another_number_of_processes(
     assert lists[0].column("item_id").equals(lists[1].column("item_id"))
 
 
-def processes(world: int = 2, device: str = "cpu") -> Any:
-    return SimpleNamespace(world=world, rank=0, local_world=world, device=torch.device(device))
+def processes(world: int = 2, device: str = "cpu", backend: str = "gloo") -> Any:
+    several = SimpleNamespace(world=world, rank=0, local_world=world, backend=backend)
+    several.device = torch.device(device)
+    return several
 
 
-def shard(changes: dict[str, Any], world: int = 2, device: str = "cpu") -> Any:
-    _, _, model, phases = worker.built("sasrec-bce")
+def shard(changes: dict[str, Any], several: Any = None, name: str = "sasrec-bce") -> Any:
+    _, _, model, phases = worker.built(name)
     settings = {"training.shard_tables": "always", "model.loss": "bce", **changes}
     training = build_config("sasrec", None, None, (), settings).training
-    return sharding.shard_tables(model, phases, training, processes(world, device))
+    return sharding.shard_tables(model, phases, training, several or processes())
 
 
 @pytest.mark.parametrize(
-    ("changes", "device", "reason"),
+    ("changes", "reason"),
     [
-        ({"training.precision": "fp16", "training.emulate_fp16": True}, "cpu", "no loss scale"),
-        ({"training.weight_decay": 0.1}, "cpu", r"weight_decay=0"),
-        ({"training.compile": "auto"}, "cpu", r"compile=auto takes steps in one process"),
-        ({"training.precision": "auto"}, "cpu", r"precision=auto takes steps in one process"),
-        ({}, "cuda", "run on a CPU, not cuda"),
+        ({"training.precision": "fp16", "training.emulate_fp16": True}, "no loss scale"),
+        ({"training.weight_decay": 0.1}, r"weight_decay=0"),
+        ({"training.compile": "auto"}, r"compile=auto takes steps in one process"),
+        ({"training.precision": "auto"}, r"precision=auto takes steps in one process"),
     ],
 )
-def test_what_cannot_be_sharded_is_refused_with_the_reason(changes, device, reason):
+def test_what_cannot_be_sharded_is_refused_with_the_reason(changes, reason):
     with pytest.raises(ConfigurationError, match=rf"shard_tables=always: .*{reason}") as found:
-        shard(changes, device=device)
+        shard(changes)
     assert found.value.agreed
-    assert not shard({**changes, "training.shard_tables": "auto"}, device=device)
+    assert not shard({**changes, "training.shard_tables": "auto"})
+
+
+@pytest.mark.parametrize(
+    ("name", "several", "reason"),
+    [
+        ("sasrec-bce", processes(device="mps"), "run on a CPU or on CUDA, not mps"),
+        ("sasrec-bce", processes(device="cuda"), "by nccl: leave distributed.backend at auto"),
+    ],
+)
+def test_what_cannot_be_sharded_on_a_device_is_refused_with_the_reason(name, several, reason):
+    with pytest.raises(ConfigurationError, match=rf"shard_tables=always: .*{reason}"):
+        shard({}, several, name)
+
+
+def test_auto_keeps_whole_tables_on_devices(monkeypatch):
+    monkeypatch.setattr(sharding, "memory_bytes", lambda: 1)
+    several, auto = processes(device="cuda", backend="nccl"), {"training.shard_tables": "auto"}
+    assert not shard(auto, several)
+    assert shard({}, several)
 
 
 def test_more_processes_than_rows_are_refused():
     with pytest.raises(ConfigurationError, match=r"a table has \d+ rows for 999 processes"):
-        shard({}, world=999)
+        shard({}, processes(999))
 
 
 @pytest.mark.parametrize(
@@ -329,7 +349,7 @@ def test_auto_shards_what_needs_much_of_the_memory(memory, sharded, monkeypatch)
 
 
 def test_one_process_holds_all_rows():
-    tables = shard({}, world=1)
+    tables = shard({}, processes(1))
     assert not tables
     assert tables.shard is None
 

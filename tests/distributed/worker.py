@@ -8,7 +8,10 @@ from __future__ import annotations
 import json
 import math
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from time import sleep
 from typing import Any
 from unittest.mock import patch
 
@@ -20,6 +23,7 @@ from hasten.build import build_model, load_data
 from hasten.config import DistributedOptions, InteractionOptions, TrainingOptions
 from hasten.config_loading.build import build_config
 from hasten.data.interactions.load import load_dataset
+from hasten.distributed.all_reduce import GradientAllReduce
 from hasten.distributed.processes import Processes
 from hasten.distributed.replicas import (
     merged_ranks,
@@ -252,6 +256,30 @@ def control_flags(processes: Processes) -> list[float]:
     return step.summed_control_flags.tolist()
 
 
+def union_in_a_thread(processes: Processes) -> list[int]:
+    """A union that comes before another collective on the first process, and after it elsewhere."""
+    every = GradientAllReduce(processes)
+    assert every.union_for_batches() is every.union  # of a CPU, which takes batches in turn
+    own = torch.arange(processes.rank, 40, 3 + processes.rank)
+    with patch.object(processes, "device", torch.device("cuda")):
+        union = every.union_for_batches()
+    begun, said = Event(), processes.all_gather
+
+    def all_gather(*arguments: Any) -> Any:
+        begun.set()
+        return said(*arguments)
+
+    with patch.object(processes, "all_gather", all_gather), ThreadPoolExecutor(1) as pool:
+        if processes.is_rank0:
+            found = pool.submit(union, own)
+            begun.wait()
+            sleep(0.2)  # until it waits for the others
+        ranks = processes.gather(processes.rank)
+        if not processes.is_rank0:
+            found = pool.submit(union, own)
+        return [*ranks, *found.result().tolist()]
+
+
 def alone(processes: Processes) -> nn.Module:
     """Training as it would be if gradients were not exchanged."""
     with patch.object(Processes, "sum_", lambda _self, tensor, _what: tensor):
@@ -267,6 +295,7 @@ def main(out: Path) -> None:
             "checkpoint": checkpoint(processes),
             "poisoned": poisoned(processes),
             "control_flags": control_flags(processes),
+            "union": union_in_a_thread(processes),
             "training": {},
         }
         for name in names(processes.world):

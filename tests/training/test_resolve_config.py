@@ -18,10 +18,10 @@ from hasten.training.precision import refuse_emulated_fp16
 from hasten.training.resolve_config import resolve_config
 
 
-def of(world: int, **training: object):
+def of(world: int, device: str = "cpu", **training: object):
     launch = Launch(0, world, 0, world, "127.0.0.1", 0)
     config = RunConfig.model_validate({"model": SASRecOptions(), "training": training})
-    return resolve_config(config, Processes(torch.device("cpu"), launch))
+    return resolve_config(config, Processes(torch.device(device), launch))
 
 
 def test_the_batch_is_global_by_default():
@@ -30,6 +30,14 @@ def test_the_batch_is_global_by_default():
     assert layout.notes == ("batch size 128 over 4 processes, about 32 each",)
     assert layout.warnings == ()
     assert layout.config.devices == 4
+
+
+@pytest.mark.parametrize(
+    ("device", "chosen"), [("cuda", "auto"), ("cuda", "never"), ("cpu", "auto")]
+)
+def test_whole_tables_on_devices_are_told(device, chosen):
+    notes = of(4, device, shard_tables=chosen).notes
+    assert any("whole tables" in note for note in notes) == ((device, chosen) == ("cuda", "auto"))
 
 
 def test_a_batch_a_process_grows_with_them_and_is_settled():

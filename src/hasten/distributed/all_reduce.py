@@ -98,6 +98,14 @@ class GradientAllReduce:
             buffer.copy_(value.view_as(buffer))
         return dict(zip(names, tail[: len(names)].unbind(), strict=True)), tail[len(names) :]
 
+    def union_for_batches(self) -> RowUnion:
+        """The union for a phase that reads the rows of all processes. A collective.
+
+        For a device, :class:`.Prefetcher` calls it in a thread, beside the collectives of a step.
+        """
+        on_host = self.processes.device.type == "cpu"
+        return self.union if on_host else RowUnion(self.processes, apart=True)
+
     def forget_loss_names(self) -> None:
         """Agree on the loss terms again, on all processes: one had none of its own in a step."""
         self._names = []

@@ -151,11 +151,11 @@ class Processes:
             self._run(what, lambda: dist.broadcast(tensor, source, async_op=True), tensor)
         return tensor
 
-    def all_gather(self, tensor: Tensor, what: str) -> Tensor:
-        """[P, n] the vectors [n] of all processes, in the order of ranks."""
+    def all_gather(self, tensor: Tensor, what: str, group: Any = None) -> Tensor:
+        """[P, n] the vectors [n] of all processes, by rank. group: None: that of all others."""
         vectors = tensor.new_empty(self.world, len(tensor))
         each = list(vectors.unbind())
-        self._run(what, lambda: dist.all_gather(each, tensor, async_op=True), tensor)
+        self._run(what, lambda: dist.all_gather(each, tensor, group, async_op=True), tensor)
         return vectors
 
     def all_to_all(self, tensor: Tensor, given: list[int], taken: list[int], what: str) -> Tensor:

@@ -64,21 +64,26 @@ class RowShard:
 
     def held(self, ids: Tensor) -> tuple[slice, Tensor]:
         """Which of the ids this process holds, and the numbers of their rows among its rows."""
-        own = slice(*torch.searchsorted(ids, torch.tensor([self.first, self.stop])).tolist())
+        own = slice(*torch.searchsorted(ids, ids.new_tensor([self.first, self.stop])).tolist())
         return own, ids[own] - self.first
 
     def requests(self, *others: RowShard) -> RowRequests:
         """How the processes ask for rows of this table, and of others numbered after it."""
         return RowRequests(self.processes, [each.bounds for each in (self, *others)])
 
-    def exchange(self, ids: Tensor, own_rows: Tensor) -> Tensor:
-        """[S, D] the rows of the ids, equal on all processes; own: those that this one holds.
+    def places(self, ids: Tensor) -> list[int]:
+        """[P + 1] where the ids of each process begin, and their number."""
+        places: list[int] = torch.searchsorted(ids, ids.new_tensor(self.bounds)).tolist()
+        return places
 
-        A collective: each process sends its rows to all others.
+    def exchange(self, starts: list[int], own_rows: Tensor) -> Tensor:
+        """[S, D] the rows of ids, equal on all processes; own: those that this one holds.
+
+        starts: their :meth:`places`. A collective: each process sends its rows to all others.
         """
-        rows = own_rows.new_empty(len(ids), *own_rows.shape[1:])
-        rows[self.held(ids)[0]] = own_rows
-        starts = torch.searchsorted(ids, torch.tensor(self.bounds)).tolist()
+        rank = self.processes.rank
+        rows = own_rows.new_empty(starts[-1], *own_rows.shape[1:])
+        rows[starts[rank] : starts[rank + 1]] = own_rows
         for rank, (start, stop) in enumerate(pairwise(starts)):
             if stop > start:
                 self.processes.broadcast_(rows[start:stop], "the rows of a step", rank)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from hasten.arrays import distinct
@@ -10,10 +13,16 @@ from hasten.distributed.processes import Processes
 
 
 class RowUnion:
-    """Exchanges ids with one all-gather, or two in steps with more ids than before."""
+    """Exchanges ids with one all-gather, or two in steps with more ids than before.
 
-    def __init__(self, processes: Processes) -> None:
+    apart: in a process group of its own, for ids on the host, because a thread exchanges them while
+    another one calls collectives: all processes must call those of one group in the same order. To
+    make it is a collective then.
+    """
+
+    def __init__(self, processes: Processes, *, apart: bool = False) -> None:
         self.processes = processes
+        self.group: Any = dist.new_group(backend="gloo") if apart and processes.joined else None
         #: ids of a process for which the messages have space, the same on all processes
         self.space = 0
 
@@ -26,7 +35,7 @@ class RowUnion:
             message = ids.new_zeros(1 + self.space)
             message[0] = len(ids)
             message[1 : 1 + len(ids)] = ids[: self.space]
-            messages = self.processes.all_gather(message, "the ids of a step")
+            messages = self.processes.all_gather(message, "the ids of a step", self.group)
             counts = messages[:, 0].tolist()
             if max(counts) <= self.space:
                 break

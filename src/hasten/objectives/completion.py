@@ -86,8 +86,8 @@ class CompletionModel(Protocol):
         ...
 
     @property
-    def biases_of_entities(self) -> tuple[nn.Parameter, ...]:
-        """The biases [N] that losses over all entities add to the scores."""
+    def biases_of_entities(self) -> tuple[str, ...]:
+        """The names of the biases [N] that losses over all entities add to the scores."""
         ...
 
     def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:

@@ -245,16 +245,17 @@ class NextItemPhase(ExampleBatches):
         return NextItemInputs(sequences, targets, known_row_S1, counter_S1, known)
 
     def micro_batch(self, batch: Batch, inputs: NextItemInputs) -> NextItemMicroBatch:
-        """The micro-batch with these inputs, for which negatives are sampled on the device."""
+        """The micro-batch with these inputs; its negatives are sampled where they are."""
         sampled_negatives = None
         if self.negative_count:
             assert inputs.known_rows is not None
             assert inputs.counters is not None
-            if self.known is not None and self.known.keys.device != self.device:
-                self.known = self.known.to(self.device)
+            device = inputs.counters.device
+            if self.known is not None and self.known.keys.device != device:
+                self.known = self.known.to(device)
             known = inputs.known or self.known
             assert known is not None
-            counters = inputs.counters + torch.arange(self.negative_count, device=self.device)
+            counters = inputs.counters + torch.arange(self.negative_count, device=device)
             # a CUDA graph would repeat a number that it was recorded with: for graphs, the key of
             # the epoch is a tensor among the inputs
             epoch_key = key(batch.seed, Stream.NEGATIVES, batch.epoch)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,18 +46,23 @@ def by_rows(table: Any, sharded: str, whole: bool = False) -> bool:
     """Whether to use these phases for a table: a large one, or one that is to be sharded.
 
     sharded: ``training.shard_tables``. whole: the loss reads all rows, so the phases are needed if
-    the table may be sharded.
+    the table may be sharded. On a device they are used for tables that are to be sharded alone.
     """
-    if not isinstance(table, EmbeddingTable) or table.weight.device.type != "cpu":
+    if not isinstance(table, EmbeddingTable):
         return False
+    if table.weight.device.type != "cpu":
+        return sharded == "always"
     return sharded != "never" if whole else sharded == "always" or len(table) > MANY_ROWS
 
 
 class StepRows(ExampleBatches):
     """What both phases do: before a phase in the bases of a class.
 
-    If a usual step reads too many rows, ``table`` is None and they are that phase. Call
-    :meth:`read_from` after the phase's own ``__init__``.
+    If a usual step reads too many rows, ``table`` is None and they are that phase. So they are on a
+    device unless the table is sharded. Call :meth:`read_from` after the phase's own ``__init__``.
+
+    Micro-batches are built on the host, with their negatives, because the rows that a step reads
+    follow from them.
     """
 
     def read_from(
@@ -80,9 +85,16 @@ class StepRows(ExampleBatches):
         self._read: LastValueCache[Tensor] = LastValueCache()
         count = len(embeddings)
         expected_rows = math.ceil(count * -math.expm1(-draws / count))
-        if whole:
+        on_device = None if embeddings.weight.device.type == "cpu" else self.on_device
+        if whole or on_device is not None:
             self.divisible = TableRows(
-                embeddings.weight, self.read, expected_rows, whole=True, beside=beside, of_part=True
+                embeddings.weight,
+                self.read,
+                expected_rows,
+                whole=whole,
+                beside=beside if whole else (),
+                on_device=on_device,
+                of_part=True,
             )
         elif sharded == "always" or FEWEST * expected_rows <= count:
             self.table = TableRows(embeddings.weight, self.read, expected_rows, of_part=True)
@@ -117,18 +129,33 @@ class StepRows(ExampleBatches):
 
         return self._read.get(batch.part_key, find)
 
+    def encode_inputs(self, batch: Batch) -> Any:
+        return super().encode_inputs(batch) if self.table is None else self.read(batch)
+
+    def term_inputs(self, batch: Batch, ids: Tensor) -> Any:
+        """The rows that the step reads, and the micro-batch."""
+        if self.table is None:
+            return super().term_inputs(batch, ids)
+        return self.read(batch), self.micro_batch_of(batch, ids)
+
+    def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
+        if self.table is None:
+            super().wrap_batch_building(wrap)
+        else:
+            self.laid_out = wrap(self.laid_out)  # type: ignore[method-assign]
+
     def encode(self, batch: Batch) -> Encoded:
         """The rows that the step reads."""
         encoded = super().encode(batch)
         if self.table is None:
             return encoded
-        return (self.embeddings.rows(self.read(batch)),)
+        return (self.embeddings.rows(self.on_device(batch)),)
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         if self.table is None:
             return super().terms(encoded, batch, ids)  # type: ignore[safe-super]
-        micro_batch = self.micro_batch_of(batch, ids)
-        with self.embeddings.reading(self.read(batch), encoded[0]):
+        rows, micro_batch = self.on_device(batch, ids)
+        with self.embeddings.reading(rows, encoded[0]):
             return self.terms_of(batch, micro_batch)
 
 
@@ -176,7 +203,7 @@ class StepRowsCompletionPhase(StepRows, CompletionPhase):
     ) -> None:
         super().__init__(model, examples, batch_size)
         draws = batch_size * (2 + negatives)
-        beside = model.biases_of_entities
+        beside = tuple(self.module.get_parameter(name) for name in model.biases_of_entities)
         self.read_from(entities, draws, sharded, whole=negatives == 0, beside=beside)
 
     def laid_out(self, batch: Batch, ids: Tensor) -> CompletionMicroBatch:

@@ -143,6 +143,10 @@ class TranslationPhase(ExampleBatches):
         self._own_nodes: LastValueCache[Tensor] = LastValueCache()
         self._own: LastValueCache[tuple[Tensor, TranslationBatch]] = LastValueCache()
 
+    def shard(self, table: TableRows) -> None:
+        super().shard(table)
+        self.gathers = table.on_device is not None
+
     @property
     def _samples_own(self) -> bool:
         return self.table is not None and self.table.shard is not None

@@ -73,8 +73,15 @@ class Shard(Protocol):
         """Which of the ids this process holds, and the numbers of their rows among its rows."""
         ...
 
-    def exchange(self, ids: Tensor, own: Tensor) -> Tensor:
-        """[S, D] the rows of the ids, from those that each process holds. A collective."""
+    def places(self, ids: Tensor) -> list[int]:
+        """[P + 1] where the ids of each process begin, and their number."""
+        ...
+
+    def exchange(self, starts: list[int], own_rows: Tensor) -> Tensor:
+        """[S, D] the rows of ids, from those that each process holds. A collective.
+
+        starts: the :meth:`places` of the ids.
+        """
         ...
 
     def divide(self, total: int, cuts: tuple[int, ...] = ()) -> Shard:
@@ -160,7 +167,8 @@ class ShardedFixedTable:
         assert not torch.is_grad_enabled(), "a gradient needs the rows of reading()"
         distinct, places = torch.unique(ids, return_inverse=True)
         _, local_rows = self.shard.held(distinct)
-        read = self.shard.exchange(distinct, self.weight.index_select(0, local_rows))
+        own = self.weight.index_select(0, local_rows)
+        read = self.shard.exchange(self.shard.places(distinct), own)
         return FixedTable(read).rows(places)
 
     def block(self, start: int, stop: int) -> Tensor:

@@ -79,24 +79,31 @@ class EmbeddingTable(nn.Module):
     def reading(self, ids: Tensor, rows: Tensor) -> Iterator[None]:
         """While the context is open, read these rows [R, D] instead of the table.
 
-        ids: int64 [R] distinct, of the rows. Others must not be read, except for padding, which
-        may be any row: their contents are not defined.
+        ids: int64 [R] distinct, of the rows, ascending. Others must not be read, except for
+        padding, which may be any row: their contents are not defined.
         """
-        if len(self._places) != len(self):
-            self._places = torch.zeros(len(self), dtype=torch.int64)
-        self._places[ids] = torch.arange(len(ids))
+        on_host = ids.device.type == "cpu"
+        if on_host:
+            if len(self._places) != len(self):
+                self._places = torch.zeros(len(self), dtype=torch.int64)
+            self._places[ids] = torch.arange(len(ids))
         self._read = ids, rows
         try:
             yield
         finally:
             self._read = None
-            self._places[ids] = 0
+            if on_host:
+                self._places[ids] = 0
 
     def within(self, ids: Tensor) -> tuple[Table, Tensor]:
         """The table to read and the ids in it: itself, or the rows of :meth:`reading`."""
         if self._read is None:
             return self, ids
-        return FixedTable(self._read[1]), self._places[ids]
+        read, rows = self._read
+        if read.device.type == "cpu":
+            return FixedTable(rows), self._places[ids]
+        # on a device without 8 bytes for each row of the whole table
+        return FixedTable(rows), torch.searchsorted(read, ids.long()).clamp_(max=len(read) - 1)
 
     def __len__(self) -> int:
         return len(self.weight)

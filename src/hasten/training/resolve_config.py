@@ -53,6 +53,8 @@ def resolve_config(config: RunConfig, processes: Processes) -> ResolvedConfig:
                 f"training.lr_scaling={options.lr_scaling} although the batch of {size} does not "
                 "grow with the processes; set training.batch_size_per_device to make it grow"
             )
+    if world > 1 and options.shard_tables == "auto" and processes.device.type != "cpu":
+        notes.append("whole tables on each GPU: training.shard_tables=auto shards on CPUs alone")
     if world == 1 and config.distributed.backend != "auto":
         warnings.append("distributed.backend has no effect on one process")
     if slow := slow_precision(options.precision, processes.device):

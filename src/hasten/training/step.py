@@ -59,7 +59,7 @@ class OptimizerStep:
         self.all_reduce = GradientAllReduce(processes) if processes and processes.joined else None
         # each process gathers the rows that any process reads: the phase gets them by ``union``
         if self.all_reduce is not None and self.optimizer.gathers:
-            phase.union = self.all_reduce.union
+            phase.union = self.all_reduce.union_for_batches()
         #: ControlFlags of the last step, summed over all processes; None without a process group
         self.summed_control_flags: Tensor | None = None
         self.micro_batch_count = options.accumulate  # of a step, in this process

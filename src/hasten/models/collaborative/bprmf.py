@@ -59,13 +59,11 @@ class BPRMF(CollaborativeModel):
         return {"users.weight": Rows.of("users"), "items.weight": Rows.of("items")}
 
     def phase_class(self, training: TrainingOptions) -> type[PairwisePhase]:
-        """Tables are trained by the rows that a step reads if large, or to be sharded (CPU)."""
+        """Tables are trained by the rows that a step reads if large, or to be sharded."""
         few = reads_few_rows(3 * training.batch_size, self.sizes.users + self.sizes.items)
-        if self.device.type == "cpu":
-            by_rows = few or training.shard_tables == "always"
-        else:
-            by_rows = few and is_large_on_device(list(self.parameters()))
-        return PairRowsPhase if by_rows else PairwisePhase
+        if self.device.type != "cpu":
+            few = few and is_large_on_device(list(self.parameters()))
+        return PairRowsPhase if few or training.shard_tables == "always" else PairwisePhase
 
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
         if encoded:  # the rows of the step, by PairRowsPhase

@@ -23,6 +23,7 @@ from hasten.ops.graph.graph_part import GraphPart
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.sharded_table import Shard, ShardedFixedTable, ShardedTable, first_rows
 from hasten.ops.table import EmbeddingTable
+from hasten.ops.transfer import to_device
 from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
 
 
@@ -52,7 +53,8 @@ class GraphNodeModel(NodeVectorModel):
         return self.nodes.shard if isinstance(self.nodes, ShardedTable) else None
 
     def phase_class(self, training: TrainingOptions) -> type[PairwisePhase]:
-        shards = self.device.type == "cpu" and training.shard_tables != "never"
+        on_host, chosen = self.device.type == "cpu", training.shard_tables
+        shards = chosen == "always" or (chosen == "auto" and on_host)
         return GraphPairsPhase if shards else PairwisePhase
 
     def sharded_vectors(self, part: GraphPart) -> tuple[ShardedFixedTable, ShardedFixedTable]:
@@ -79,6 +81,5 @@ class GraphNodeModel(NodeVectorModel):
         if self.part is None:
             return super().scorer(queries)
         nodes, items = self.sharded_vectors(self.part)
-        return FactorScorer(
-            nodes.rows(torch.from_numpy(queries.user) + self.first_user), Catalogue(items)
-        )
+        user = to_device(torch.from_numpy(queries.user), self.device) + self.first_user
+        return FactorScorer(nodes.rows(user), Catalogue(items))

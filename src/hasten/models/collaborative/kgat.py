@@ -125,8 +125,7 @@ class KGAT(GraphNodeModel):
         self.recompute = training.recompute
         weights = torch.from_numpy(ckg.normalized())
         if self.shard is None:
-            graph = SparseGraph.build(ckg.head, ckg.tail, ckg.nodes, ckg.nodes)
-            self.graph = graph.to(device)
+            self.graph = SparseGraph.build(ckg.head, ckg.tail, ckg.nodes, ckg.nodes).to(device)
             self.edges = RelationEdges.build(ckg.head, ckg.relation, ckg.tail).to(device)
             self.set_attention(weights)
         else:
@@ -144,8 +143,9 @@ class KGAT(GraphNodeModel):
 
     def divide_graph(self, pairs: CSR) -> None:
         if self.graph is not None and self.shard is not None:
-            head, tail = self.graph.rows.numpy(), self.graph.host_columns.long().numpy()
-            self._keep_part(self.shard, head, self.edges.relations().numpy(), tail, self.attention)
+            head, tail = self.graph.rows.cpu().numpy(), self.graph.host_columns.long().numpy()
+            relation = self.edges.relations().cpu().numpy()
+            self._keep_part(self.shard, head, relation, tail, self.attention.cpu())
             self.graph = None
             del self.edges, self.weights
 
@@ -153,7 +153,7 @@ class KGAT(GraphNodeModel):
         self, shard: Shard, head: Int64, relation: Int64, tail: Int64, weights: Tensor
     ) -> None:
         """Keep the edges whose heads this process holds, of all edges sorted by head."""
-        self.part = GraphPart.of_edges(shard, head, tail, weights)
+        self.part = GraphPart.of_edges(shard, head, tail, weights).to(self.device)
         held = slice(*np.searchsorted(head, [shard.first, shard.stop]))
         self.queries = HeadRelations.build(head[held] - shard.first, relation[held])
 

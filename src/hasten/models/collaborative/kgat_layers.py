@@ -88,7 +88,7 @@ def sharded_vectors(
     part: GraphPart, x: Tensor, layers: Iterable[nn.Module], mixing: Mixing
 ) -> Tensor:
     """[R, D + D1 + ...] the vectors of the nodes of this process. A collective."""
-    found, none = [x], torch.empty(0, dtype=torch.int64)
+    found, none = [x], torch.empty(0, dtype=torch.int64, device=x.device)
     for layer in layers:
         found.append(_own_layer(part, found[-1], cast(Layer, layer), mixing, none)[1])
     return joined(found)

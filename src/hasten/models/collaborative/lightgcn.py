@@ -90,8 +90,9 @@ class LightGCN(GraphNodeModel):
         """With sharded tables: hold the edges into the nodes of this process, and no others."""
         if self.part is None:
             assert self.shard is not None
-            items, weight = self.sizes.items, self.nodes.weight
-            self.part, self.graph = GraphPart.of_pairs(self.shard, pairs, items, weight), None
+            like = torch.empty(0, dtype=self.nodes.weight.dtype)
+            part = GraphPart.of_pairs(self.shard, pairs, self.sizes.items, like)
+            self.part, self.graph = part.to(self.device), None
 
     def pair_inputs(self, pairs: Pairs) -> RowPositions | RequestedNodes:
         """The distinct nodes of a batch: ``RequestedNodes`` with sharded tables."""

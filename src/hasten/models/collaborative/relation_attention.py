@@ -19,6 +19,7 @@ from hasten.arrays import Int64
 from hasten.ops.graph.graph_part import GraphPart
 from hasten.ops.graph.offsets import offset_tensor
 from hasten.ops.graph.row_products import row_products
+from hasten.ops.transfer import to_device
 
 #: rows per matrix product on a CPU, so that intermediate results fit into the L2 cache
 _ROWS_CPU = 2048
@@ -151,6 +152,7 @@ def sharded_attention(
     nodes: [R, D] of this process. Both products are over the heads, ``e_t · (W_r tanh(...))``, so
     only the vectors of tails come from other processes, some columns at a time. A collective.
     """
+    queries = to_device(queries, nodes.device)
     turned = nodes.new_empty(len(queries.offsets) - 1, nodes.shape[1])
     for relation, numbers, heads in queries.spans:
         matrix = weights[relation]

@@ -113,8 +113,8 @@ class TripleModel(Model):
     defaults = {"evaluation.metrics": METRICS}
     #: queries per BatchNorm group; 1: the model has no BatchNorm
     group = 1
-    #: vectors [N] of a loss over all entities
-    biases_of_entities: tuple[nn.Parameter, ...] = ()
+    #: the names of vectors [N] of a loss over all entities
+    biases_of_entities: tuple[str, ...] = ()
     options: TripleOptions
 
     def __init__(self, options: TripleOptions, sizes: Sizes) -> None:
@@ -201,12 +201,12 @@ class FactorizedTripleModel(TripleModel):
     """Score ``q(h, r) · e_t + b_t``; supports all losses. A subclass defines q: :meth:`vectors`."""
 
     supports = Supports(compile=True, shard_tables=True)
+    biases_of_entities = ("bias",)
     options: FactorizedTripleOptions
 
     def __init__(self, options: FactorizedTripleOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         self.bias = nn.Parameter(torch.zeros(sizes.entities))
-        self.biases_of_entities = (self.bias,)
 
     def rows_of(self) -> Mapping[str, Rows]:
         return {**super().rows_of(), "bias": Rows.of("entities")}

@@ -26,6 +26,7 @@ from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.offsets import offset_tensor
 from hasten.ops.graph.spmm import product
 from hasten.ops.sharded_table import Shard
+from hasten.ops.transfer import to_device
 
 #: bytes of gathered columns, unless the rows of a process are larger
 BUFFER_BYTES = 1 << 25
@@ -56,7 +57,8 @@ class GraphPart:
 
     shard: of the nodes. rows: of the matrix. transposed: of its transpose; the same object if the
     matrix is symmetric. edges: the shard of the E entries, sorted by row; order_t: int64 [E'], the
-    number of the entry of each in ``transposed``; both None if symmetric.
+    number of the entry of each in ``transposed``; both None if symmetric. on_host: of a part on a
+    device the same on the host, with other values, to select the entries of a batch.
     """
 
     shard: Shard
@@ -64,6 +66,15 @@ class GraphPart:
     transposed: Entries
     edges: Shard | None = None
     order_t: Tensor | None = None
+    on_host: GraphPart | None = None
+
+    def to(self, device: torch.device) -> GraphPart:
+        """The same part for products on a device."""
+        if device.type == "cpu":
+            return self
+        moved = to_device((self.rows, self.transposed, self.order_t), device)
+        rows, transposed, order_t = moved
+        return replace(self, rows=rows, transposed=transposed, order_t=order_t, on_host=self)
 
     @classmethod
     def of_edges(cls, shard: Shard, row: Int64, column: Int64, values: Tensor) -> GraphPart:
@@ -107,6 +118,7 @@ class GraphPart:
         """With other values [E'] of the entries of these rows. A collective."""
         assert self.edges is not None
         assert self.order_t is not None
+        values = values.to(self.order_t.device)
         of_transpose = values.new_empty(len(self.order_t))
         for start, some in self.edges.parts(values):
             inside = (self.order_t >= start) & (self.order_t < start + len(some))

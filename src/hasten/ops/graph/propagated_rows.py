@@ -12,7 +12,7 @@ its share of the batch, and what lies between these rows and its loss is compute
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -33,26 +33,29 @@ from hasten.ops.sharded_table import Shard
 class RequestedNodes:
     """Nodes of a batch, and the entries of their rows in the columns of this process.
 
-    rows: int64 [S] ascending, on all processes. held: which of them this process holds; local:
-    int64, their numbers among its nodes. of_rows: S rows whose columns are nodes of this process.
-    of_nodes: the transpose, a row for each node of this process.
+    rows: int64 [S] ascending, on all processes. starts: [P + 1] where those of each process begin.
+    held: which of them this process holds; local: int64, their numbers among its nodes. of_rows: S
+    rows whose columns are nodes of this process. of_nodes: the transpose, a row for each node of
+    this process.
     """
 
     shard: Shard
     rows: Tensor
-    held: slice | Tensor
+    starts: list[int]
+    held: slice
     local: Tensor
     of_rows: Entries
     of_nodes: Entries
 
     @classmethod
     def of(cls, part: GraphPart, rows: Tensor) -> RequestedNodes:
-        """Of these nodes: int64 [S] ascending, the same on all processes."""
-        transposed, count = part.transposed, len(rows)
+        """Of these nodes: int64 [S] ascending, the same on all processes, on the host."""
+        transposed, count = (part.on_host or part).transposed, len(rows)
         place = pick(places(rows, part.shard.total), transposed.columns)
         inside = place.numpy() < count
         index = torch.from_numpy(np.flatnonzero(inside))
-        place, values = pick(place, index), pick(transposed.values, index)
+        place = pick(place, index)
+        values = index if part.on_host is not None else pick(transposed.values, index)
         before = np.append(0, np.cumsum(inside))
         offsets = offset_tensor(before[transposed.offsets.numpy()])
         order = stable_order(place.numpy().astype(np.int64), count)
@@ -63,7 +66,18 @@ class RequestedNodes:
             pick(values, torch.from_numpy(order)),
         )
         held, local = part.shard.held(rows)
-        return cls(part.shard, rows, held, local, of_rows, Entries(offsets, place, values))
+        starts, of_nodes = part.shard.places(rows), Entries(offsets, place, values)
+        return cls(part.shard, rows, starts, held, local, of_rows, of_nodes)
+
+    def weighed(self, part: GraphPart) -> RequestedNodes:
+        """With the values of a part on a device, of which :meth:`of` has taken the numbers."""
+        if part.on_host is None:
+            return self
+        of_rows, of_nodes = (
+            replace(each, values=part.transposed.values.index_select(0, each.values))
+            for each in (self.of_rows, self.of_nodes)
+        )
+        return replace(self, of_rows=of_rows, of_nodes=of_nodes)
 
     def exchange(self, x: Tensor) -> Tensor:
         """[S, D] the rows of these nodes; x: those of this process. A collective."""
@@ -80,7 +94,7 @@ def propagated_rows(
     the result is that of :func:`.spmm_rows`. A collective, forward and backward.
     """
     found: tuple[Tensor, Tensor] = _PropagatedRows.apply(  # type: ignore[no-untyped-call]
-        part, nodes, layers, autocast_dtype(x), x
+        part, nodes.weighed(part), layers, autocast_dtype(x), x
     )
     return found
 
@@ -104,7 +118,7 @@ class _PropagatedRows(torch.autograd.Function):
         for rows in powers:
             sums[nodes.held] += rows
         sums = part.shard.sum_(sums).to(dtype)
-        return part.shard.exchange(nodes.rows, x.index_select(0, nodes.local)), sums
+        return part.shard.exchange(nodes.starts, x.index_select(0, nodes.local)), sums
 
     @staticmethod
     def backward(ctx: Any, grad_rows: Tensor, grad_sums: Tensor) -> tuple[Tensor | None, ...]:
@@ -125,7 +139,7 @@ class _Exchanged(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, nodes: RequestedNodes, x: Tensor) -> Tensor:
         ctx.nodes = nodes
-        return nodes.shard.exchange(nodes.rows, x)
+        return nodes.shard.exchange(nodes.starts, x)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[None, Tensor]:

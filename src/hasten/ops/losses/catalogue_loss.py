@@ -290,7 +290,10 @@ def _by_columns(
         grads[index][span] = residual_product(part.T, x_cast, scale)
         grad_x += residual_product(part, blocks[index][span].to(dtype), scale)
     if shard is not None:  # only the targets among these rows
-        counts = torch.bincount(query, minlength=len(x))
+        weight = (
+            torch.ones_like(query, dtype=sum_dtype) if targets.weight is None else targets.weight
+        )
+        counts = lse.new_zeros(len(x)).index_add_(0, query, weight.to(sum_dtype))
         loss = (lse * counts - picked).sum()
     else:
         loss = (targets.multiply_by_counts_(lse[:, None], 0)[:, 0] - picked).sum()

@@ -17,9 +17,10 @@ class CatalogueTargets:
 
     item: int64 [P] catalogue rows. query: int64 [P] the query of each target, ascending. counts:
     [T] targets of each query. query_on_host: ``query``, so that searching it needs no
-    synchronization. These are None if each query has exactly one target, in order. largest_count:
-    of ``counts``, or an upper bound. weight: [P] 1, or 0 for padding, which has any query and item;
-    None: no padding. Targets with padding are not searched, so they have no query_on_host.
+    synchronization. These are None if each query has exactly one target, in order; counts alone if
+    each has one, in any order. largest_count: of ``counts``, or an upper bound. weight: [P] 1, or 0
+    for padding, which has any query and item; None: no padding. Targets with padding are not
+    searched, so they have no query_on_host.
     """
 
     item: Tensor
@@ -57,8 +58,7 @@ class CatalogueTargets:
             begins = torch.arange(0, (stop - start) * width, width, device=self.item.device)
             return begins + self.item[start:stop], None
         if self.weight is not None:
-            assert self.counts is not None
-            whole = start == 0 and stop == len(self.counts)
+            whole = self.counts is not None and start == 0 and stop == len(self.counts)
             query, weight = _among(self.query, self.weight, start, stop, whole)
             return query * width + self.item, weight
         found = self.within(start, stop)

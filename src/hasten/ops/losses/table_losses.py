@@ -35,13 +35,16 @@ def table_cross_entropy(
     if isinstance(targets, Tensor):
         targets = CatalogueTargets.build(targets, None, len(x))
     shard, single = table.shard, targets.query is None
-    query = torch.arange(len(x)) if targets.query is None else targets.query
+    query = torch.arange(len(x), device=x.device) if targets.query is None else targets.query
     queries, pairs = shard.together(len(x), len(query))
     query, item = _pairs_of_all(query, targets.item, queries, pairs)
-    counts = None if single else torch.bincount(query, minlength=queries.total)
-    most = 1.0 if counts is None or not len(counts) else float(counts.max())
-    query, item = _held(query, item, shard)
-    own = CatalogueTargets(item, query, counts, query.numpy(), most)
+    # the largest count stays 1, as only the residuals of fp16 need it, which has no sharded tables
+    counts = None if single else query.new_zeros(queries.total)
+    if counts is not None:
+        counts.index_add_(0, query, torch.ones_like(query))
+    query, item, weight = _held(query, item, shard)
+    on_host = query.numpy() if weight is None else None
+    own = CatalogueTargets(item, query, counts, on_host, weight=weight)
     x, bias = _of_all(x, queries, table), _of_shard(bias, shard)
     return catalogue_cross_entropy(x, [table.weight], own, bias, shard=shard)
 
@@ -64,8 +67,9 @@ def table_one_to_many(
         return one_to_many_of_pairs(x, [block], pairs, bias, smoothing, scale)
     shard = table.shard
     queries, labels = shard.together(len(x), len(pairs.row))
-    query, item = _held(*_pairs_of_all(pairs.row, pairs.item, queries, labels), shard)
-    own, bias = LabelPairs.build(query, item), _of_shard(bias, shard)
+    query, item, weight = _held(*_pairs_of_all(pairs.row, pairs.item, queries, labels), shard)
+    built = LabelPairs.build(query, item) if weight is None else None
+    own, bias = built or LabelPairs(query, item, None, weight), _of_shard(bias, shard)
     x = _of_all(x, queries, table)
     return one_to_many_of_pairs(x, [table.weight], own, bias, smoothing, scale, total=len(table))
 
@@ -78,10 +82,16 @@ def _pairs_of_all(
     return pairs_of_all[:, 0].contiguous(), pairs_of_all[:, 1].contiguous()
 
 
-def _held(query: Tensor, item: Tensor, shard: Shard) -> tuple[Tensor, Tensor]:
-    """The pairs whose rows this process holds, numbered from its first row."""
+def _held(query: Tensor, item: Tensor, shard: Shard) -> tuple[Tensor, Tensor, Tensor | None]:
+    """The pairs whose rows this process holds, numbered from its first row, and their weights.
+
+    On a device all pairs, because to select some would wait for it: those that others hold have the
+    weight 0 and the first row.
+    """
     held = (item >= shard.first) & (item < shard.stop)
-    return query[held], item[held] - shard.first
+    if item.device.type == "cpu":
+        return query[held], item[held] - shard.first, None
+    return query, (item - shard.first) * held, held.float()
 
 
 def _of_shard(bias: Tensor | None, shard: Shard) -> Tensor | None:

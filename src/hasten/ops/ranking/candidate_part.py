@@ -16,6 +16,7 @@ from hasten.ops.ranking.column_blocks import ColumnBlocks, Positions
 from hasten.ops.ranking.lists import ListedIds, RankingLists
 from hasten.ops.ranking.rank_all import RankCounts, count_ranks, rank_scores
 from hasten.ops.ranking.scorer import ListScorer, Scorer
+from hasten.ops.transfer import to_device
 
 
 @dataclass(frozen=True)
@@ -99,4 +100,4 @@ class CandidatePart:
         if not len(in_part.items):
             return RankingLists(lists.targets)
         excluded = ListedIds.of(type(in_part)(in_part.offsets, in_part.items - self.first))
-        return RankingLists(lists.targets, excluded, lists.among & inside)
+        return RankingLists(lists.targets, to_device(excluded, inside.device), lists.among & inside)

@@ -10,7 +10,12 @@ from hasten.training.optimizers.device_row_adam import DeviceJoinedRowAdam, Devi
 from hasten.training.optimizers.joined_row_adam import JoinedRowAdam
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.optimizers.sharded_adam import ShardedAdam
-from hasten.training.optimizers.sharded_row_adam import ShardedJoinedRowAdam, ShardedRowAdam
+from hasten.training.optimizers.sharded_row_adam import (
+    ShardedDeviceJoinedRowAdam,
+    ShardedDeviceRowAdam,
+    ShardedJoinedRowAdam,
+    ShardedRowAdam,
+)
 from hasten.training.optimizers.skipping_adam import SkippingAdam, respects_found_inf
 
 
@@ -23,10 +28,13 @@ def make_optimizer(phase: Phase, options: TrainingOptions, *, scaled: bool) -> P
     parameters = list(phase.parameters())
     if phase.table is not None and phase.table.shard is not None:
         given = parameters, options, phase.table
+        on_host = phase.table.on_device is None
         if isinstance(phase.table.shard, JoinedRows):
-            return ShardedJoinedRowAdam(*given, phase.table.shard)
-        kind = ShardedAdam if phase.table.whole else ShardedRowAdam
-        return kind(*given, phase.table.shard)
+            joined = ShardedJoinedRowAdam if on_host else ShardedDeviceJoinedRowAdam
+            return joined(*given, phase.table.shard)
+        if phase.table.whole:
+            return ShardedAdam(*given, phase.table.shard)
+        return (ShardedRowAdam if on_host else ShardedDeviceRowAdam)(*given, phase.table.shard)
     device = parameters[0].device
     if phase.table is not None and not scaled and device.type in ("cpu", "cuda"):
         one, several = (

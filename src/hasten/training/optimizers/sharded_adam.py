@@ -47,7 +47,7 @@ class ShardedAdam(PhaseAdam):
         """[S, D] the rows of a batch that this process reads: a leaf for gradients."""
         if self.table.candidates is not None:
             return None
-        self._requested = self._ask(self.table.read(batch))
+        self._requested = self._ask((self.table.on_device or self.table.read)(batch))
         held = self.weight.detach().index_select(0, self._requested.rows)
         self._leaf = self._requested.fetch(held).requires_grad_()
         return self._leaf

@@ -4,7 +4,7 @@ Each process holds the weights and moments of its rows only. In a step it asks t
 rows that its own examples read, and sends the gradients of these rows back. The holders add them up
 in the order of ranks and update the rows. So what a process exchanges is in proportion to the rows
 that its examples read, and its memory does not grow with the table. The updates are those of
-:class:`.RowAdam`.
+:class:`.RowAdam`, on a GPU of :class:`.DeviceRowAdam`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from hasten.config import TrainingOptions
 from hasten.objectives.base import Batch
 from hasten.ops.sharded_table import JoinedRows, Requested, Shard
 from hasten.ops.table_rows import TableRows
+from hasten.training.optimizers.device_row_adam import DeviceJoinedRowAdam, DeviceRowAdam
 from hasten.training.optimizers.joined_row_adam import JoinedRowAdam
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.optimizers.sharded_adam import norm_over_shards
@@ -36,8 +37,11 @@ class ShardedRowAdam(RowAdam):
         table: TableRows,
         shard: Shard | JoinedRows,
     ) -> None:
-        self.shard, self._read, self._ask = shard, table.read, shard.requests()
-        super().__init__(parameters, options, replace(table, read=self._request))
+        self.shard, self._ask = shard, shard.requests()
+        self._read = table.on_device or table.read
+        on_device = None if table.on_device is None else self._request
+        table = replace(table, read=self._request, on_device=on_device)
+        super().__init__(parameters, options, table)
         self._requested: Requested | None = None
         #: the rows of this process that a step of some process reads, which are updated
         self._held: Tensor = self.weight
@@ -80,3 +84,11 @@ class ShardedRowAdam(RowAdam):
 
 class ShardedJoinedRowAdam(ShardedRowAdam, JoinedRowAdam):
     """:class:`.JoinedRowAdam` of the shards of several tables."""
+
+
+class ShardedDeviceRowAdam(ShardedRowAdam, DeviceRowAdam):
+    """:class:`.DeviceRowAdam` of the shard of this process."""
+
+
+class ShardedDeviceJoinedRowAdam(ShardedRowAdam, DeviceJoinedRowAdam):
+    """:class:`.DeviceJoinedRowAdam` of the shards of several tables."""

@@ -111,25 +111,34 @@ def shard_tables(
     """Divide the rows of the tables that the phases update by rows over the processes.
 
     Parameters stay the same objects and hold the rows of this process afterwards. ``auto`` shards
-    if whole tables would need much of the memory. Raises ConfigurationError if ``always`` cannot.
+    if whole tables would need much of the memory of a machine, never on GPUs, where sharded tables
+    are not tried yet. Raises ConfigurationError if ``always`` cannot.
     """
-    if options.shard_tables == "never" or not phases:
+    chosen = options.shard_tables
+    kept = chosen == "never" or (chosen == "auto" and processes.device.type != "cpu")
+    if kept or not phases:
         return ShardedTables()
     tables = {m.weight: m for m in model.modules() if isinstance(m, EmbeddingTable)}
     problem = why_not(phases, tables, options, processes)
     if problem is not None:
-        if options.shard_tables == "always":
+        if chosen == "always":
             error = ConfigurationError(f"training.shard_tables=always: {problem}")
             error.agreed = True
             raise error
         return ShardedTables()
-    read = [phase.table or phase.divisible for phase in phases]
-    weights = list(dict.fromkeys(w for each in read if each is not None for w in each.weights))
-    size = sum(weight.numel() * weight.element_size() for weight in weights)
+    size = sum(weight.numel() * weight.element_size() for weight in _weights(phases))
     needed = size * COPIES_WITH_ADAM * processes.local_world
-    few = options.shard_tables == "auto" and needed <= _MOST * memory_bytes()
+    few = chosen == "auto" and needed <= _MOST * memory_bytes()
     if processes.world == 1 or few:
         return ShardedTables()
+    return divide_tables(model, phases, processes)
+
+
+def divide_tables(model: nn.Module, phases: Sequence[Phase], processes: Processes) -> ShardedTables:
+    """Divide the rows of tables that can be divided (:func:`why_not`), even if one has them all."""
+    on_host = processes.device.type == "cpu"
+    tables = {m.weight: m for m in model.modules() if isinstance(m, EmbeddingTable)}
+    read, weights = [phase.table or phase.divisible for phase in phases], _weights(phases)
     for weight in weights:
         if not isinstance(tables[weight], ShardedTable):  # else built so
             ShardedTable.divide(tables[weight], RowShard(processes, len(weight)))
@@ -149,10 +158,17 @@ def shard_tables(
         rows_held = JoinedRows(shards) if table.others else shards[0]
         # each process asks for the rows of its own examples, however few a step reads
         at_most = max(table.at_most, MANY_ROWS)
-        phase.shard(replace(table, shard=rows_held, at_most=at_most))
+        on_device = None if on_host else phase.on_device
+        phase.shard(replace(table, shard=rows_held, at_most=at_most, on_device=on_device))
     counts = [each.candidates for each in read if each is not None and each.candidates is not None]
     computed = RowShard(processes, counts[0]) if counts else None
     return ShardedTables(parameters, sharded_tensors(model, phases), computed)
+
+
+def _weights(phases: Sequence[Phase]) -> list[nn.Parameter]:
+    """The tables that the phases read by rows."""
+    read = (phase.table or phase.divisible for phase in phases)
+    return list(dict.fromkeys(w for each in read if each is not None for w in each.weights))
 
 
 def sharded_tensors(model: nn.Module, phases: Sequence[Phase]) -> dict[tuple[str, str], RowShard]:
@@ -213,8 +229,10 @@ def why_not(
 def _why_not_with(options: TrainingOptions, processes: Processes) -> str | None:
     """Why no table can be sharded with these options; None if they can be."""
     alone = "takes steps in one process, without the rows of the others"
-    if processes.device.type != "cpu":
-        return f"the optimizers of sharded tables run on a CPU, not {processes.device}"
+    if processes.device.type not in ("cpu", "cuda"):
+        return f"the optimizers of sharded tables run on a CPU or on CUDA, not {processes.device}"
+    if processes.device.type == "cuda" and processes.backend == "gloo":
+        return "rows on CUDA devices are exchanged by nccl: leave distributed.backend at auto"
     if options.precision == "fp16":
         return "the optimizers of sharded tables have no loss scale for fp16"
     if processes.world > 1 and options.precision == "auto":
