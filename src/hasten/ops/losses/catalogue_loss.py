@@ -290,9 +290,7 @@ def _by_columns(
         grads[index][span] = residual_product(part.T, x_cast, scale)
         grad_x += residual_product(part, blocks[index][span].to(dtype), scale)
     if shard is not None:  # only the targets among these rows
-        weight = (
-            torch.ones_like(query, dtype=sum_dtype) if targets.weight is None else targets.weight
-        )
+        weight = torch.ones_like(query) if targets.weight is None else targets.weight
         counts = lse.new_zeros(len(x)).index_add_(0, query, weight.to(sum_dtype))
         loss = (lse * counts - picked).sum()
     else:
