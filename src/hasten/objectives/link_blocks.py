@@ -9,7 +9,7 @@ Slots and candidates beyond a relation's own are marked as known, which adds not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ class LinkBlocks:
     group: Tensor
     unknown: Tensor
     weight: Tensor | None = None
-    adds_query: bool = False
+    adds_query: bool = field(default=False, kw_only=True)
 
     @classmethod
     def build(
