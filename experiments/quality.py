@@ -62,7 +62,10 @@ How to read the table:
 - `degree` learns nothing at random: its seed selects only the training, validation and test links.
 - Link AUROC measures how well scores separate held-out links from sampled pairs that are not links
   (`hasten check-embeddings`).
-- The training time is that of one run with the recipe, averaged over the seeds.
+- The training time is that of one run with the recipe, averaged over the seeds. Some machines were
+  busy with other work: for speed see [benchmarks](benchmarks.md).
+- *MovieLens-100k with triples* is the split on which KGAT is measured. `bprmf` and `lightgcn`
+  ignore the triples.
 - Each figure links to its record: the command, the protocol, the machine and the learning curves.
 
 {table}

@@ -35,8 +35,8 @@ class CompletionProtocol:
     items: the number of entities; misses: the number of targets ranked last; typed: the candidates
     are the entities of the type that the relation leads to; leaks: the number of triples that
     follow from a training triple by an inverse relation; filtered: the parts whose triples are no
-    candidates; like: the library whose protocol this is, or "" (``peer_words``); sampled: the
-    number of triples that are ranked if they are a sample.
+    candidates; like: the library whose protocol this is, or "" (``peer_words``); sampled_queries:
+    the number of triples that are ranked if they are a sample.
     """
 
     split: str
@@ -48,7 +48,7 @@ class CompletionProtocol:
     leaks: int = 0
     filtered: str = "train, valid and test"
     like: str = ""
-    sampled: int | None = None
+    sampled_queries: int | None = None
 
     def text(self) -> str:
         """The description that is reported with every metric."""
@@ -59,8 +59,8 @@ class CompletionProtocol:
             f"{self.split}, filtered ranking of {among} by {self.filtered}, "
             f"heads and tails, mean of triples and directions, {self.ties} ties"
         )
-        if self.sampled is not None:
-            words += f", a sample of {counted(self.sampled, 'triple')}"
+        if self.sampled_queries is not None:
+            words += f", a sample of {counted(self.sampled_queries, 'triple')}"
         if self.misses:
             words += f", triples unseen in train ranked last ({self.misses:,} of {self.part})"
         if self.leaks:
@@ -115,7 +115,7 @@ class CompletionTask:
             queries=self.queries.take(query_rows),
             targets=targets.take(query_rows),
             excluded=self.excluded.take(query_rows),
-            protocol=replace(self.protocol, sampled=len(chosen)),
+            protocol=replace(self.protocol, sampled_queries=len(chosen)),
             rank_last=self.rank_last[is_kept],
             triple=self.triple[is_kept],
             range_start=None if self.range_start is None else self.range_start[query_rows],

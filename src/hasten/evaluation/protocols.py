@@ -57,7 +57,7 @@ class Protocol:
     where it decided; left_out: the number of users without a history; users: the number of users
     that are ranked; tied: of these, whose history ends at the time of their first target; untied:
     the number of users left out because their history does not end before it, None if they are
-    kept; sampled: the number of users that are ranked if they are a sample.
+    kept; sampled_queries: the number of users that are ranked if they are a sample.
     """
 
     split: str
@@ -77,7 +77,7 @@ class Protocol:
     seen_targets: Literal["rank", "unmask", "miss", "drop"] = "rank"
     dropped: int | None = None
     like: str = ""
-    sampled: int | None = None
+    sampled_queries: int | None = None
 
     def text(self) -> str:
         """The description that is reported with every metric."""
@@ -93,8 +93,8 @@ class Protocol:
             others = "uniform others" if self.candidates == "uni100" else "popular others"
             how = f"target among {SAMPLED} {others} of {self.items:,} items that the user never met"
         words = f"{self.split}, {how}, {self.ties} ties"
-        if self.sampled is not None:
-            words += f", {self.sampled:,} of {counted(self.users, 'user')} sampled"
+        if self.sampled_queries is not None:
+            words += f", {self.sampled_queries:,} of {counted(self.users, 'user')} sampled"
         if self.left_out:
             words += f", {counted(self.left_out, 'user')} without a history left out"
         if self.untied is not None:
@@ -154,7 +154,7 @@ class RankingTask:
             targets=self.targets.take(rows),
             excluded=None if self.excluded is None else self.excluded.take(rows),
             candidates=None if self.candidates is None else self.candidates[rows],
-            protocol=replace(self.protocol, sampled=count),
+            protocol=replace(self.protocol, sampled_queries=count),
             rank_last=None if self.rank_last is None else self.rank_last[targets],
         )
 
@@ -266,7 +266,7 @@ def recommendation_task(
         seen_targets=options.seen_targets,
         dropped=int(dropped.sum()) if drops else None,
         like=peer_words(options.like, dataset.split),
-        sampled=sampled if sampled < count else None,
+        sampled_queries=sampled if sampled < count else None,
     )
     return RankingTask(
         RecommenderQueries(users, histories.take(users)),

@@ -97,7 +97,8 @@ def evaluate(
         counts, diagnostics = rank_and_diagnose()
     else:
         # _rank retries a tile alone. If memory runs out elsewhere, in ``encoded_once`` or in the
-        # diagnostics, this repeats the whole evaluation
+        # diagnostics, this repeats the whole evaluation, with at most half of a tile's queries
+        # (shape.rows) scored at a time
         counts, diagnostics = memory_retry.attempt(rank_and_diagnose, shape.rows)
     if merge is not None:
         counts = merge(counts)
@@ -106,7 +107,7 @@ def evaluate(
         counts = counts.cpu()
         by_metric = values_by_query(task, counts, metrics)
         values = {name: per_query.mean() for name, per_query in by_metric.items()}
-        if task.protocol.sampled is not None:
+        if task.protocol.sampled_queries is not None:
             # the two queries of a sampled triple are not independent: margins go by triple
             unit = None if isinstance(task, RankingTask) else task.triple
             margins = {name: by_metric[name].margin(unit) for name in metrics}

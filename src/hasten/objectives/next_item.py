@@ -112,7 +112,8 @@ class NextItemPhase(ExampleBatches):
                 "no user has two or more training events, so there is no next item to predict: "
                 "use longer histories or another split (data.split)"
             )
-        #: the number of targets of each of ``users``: of all events that have one before them
+        #: the number of targets of each of ``users``: every event but the first is a target, and
+        #: at most the last ``max_length`` are used
         self.target_counts = np.minimum(histories.lengths[self.users] - 1, max_length)
         self.max_length = max_length
         self.item_count, self.negative_count = item_count, negative_count
@@ -168,8 +169,8 @@ class NextItemPhase(ExampleBatches):
     def shapes_for(self, ids: Tensor | Int64) -> FixedShapes | None:
         """The fixed shapes of a batch with these ids; None for one of another size.
 
-        The last batch of an epoch has fewer users, and so has a micro-batch: no CUDA graph is
-        replayed for them.
+        The last batch of an epoch has fewer users, and so has every micro-batch if a step has
+        several: no CUDA graph is replayed for these.
         """
         return self.fixed if self.fixed is not None and self.fixed.rows == len(ids) else None
 
@@ -186,7 +187,10 @@ class NextItemPhase(ExampleBatches):
             self.no_capture_reason = None
 
     def host_values(self, batch: Batch) -> Any:
-        """The denominator; () with fixed shapes, where it is among the inputs on the device."""
+        """What must be equal for a CUDA graph to be replayed: the denominator of the batch.
+
+        () with fixed shapes, where the denominator is a tensor among the inputs.
+        """
         return () if self.fixed is not None else super().host_values(batch)
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
@@ -211,9 +215,10 @@ class NextItemPhase(ExampleBatches):
 
     def sequences(self, ids: Int64) -> NextItemInputs:
         """The inputs of a micro-batch, on the host. ids: indices into ``users``, longest first."""
-        # Three index spaces: ids index self.users; users are rows of self.histories, and rows the
-        # same of histories (all of them or, if they are memory-mapped, a copy of this micro-batch's
-        # users, numbered from 0); input_index indexes histories.items, the events of all rows.
+        # Three index spaces: `ids` index self.users. `users` are rows of self.histories, and `rows`
+        # are rows of the local `histories`: these are self.histories or, if that is memory-mapped,
+        # a copy of the users of this micro-batch, numbered from 0. `input_index` indexes
+        # histories.items, the events of all rows.
         users, lengths = self.users[ids], self.target_counts[ids]
         histories, rows, known = self.histories, users, None
         if histories.mapped:
@@ -271,8 +276,9 @@ def a_user_has_all_items(histories: Histories, item_count: int) -> bool:
 def without_padding_targets(term: Term, inputs: NextItemInputs) -> Term:
     """The term without the loss of the padding targets, if the inputs have fixed shapes.
 
-    The numerator loses ``padding_loss``. The denominator becomes a tensor,
-    ``inverse_denominator``, because a replayed CUDA graph reads it anew for each batch.
+    ``padding_loss`` is subtracted from the numerator. ``factor``, the tensor of 1 / denominator,
+    takes the place of the number ``denominator``: a replayed CUDA graph reads a tensor anew for
+    each batch, and would repeat a number.
     """
     if inputs.padding_loss is None:
         return term

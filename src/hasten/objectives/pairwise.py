@@ -1,8 +1,9 @@
 """Training phase of collaborative models: Bayesian personalized ranking (BPR).
 
 An example is a user with one of their items and a sampled other item (Rendle et al. 2009). Its loss
-is ``softplus(s(negative) - s(positive))`` plus the squared L2 norm of the three vectors. An example
-depends only on its number in the epoch, so batches are the same in every process.
+is ``softplus(s(negative) - s(positive))`` plus ``l2 / 2`` times the squared L2 norms of the three
+vectors, or of others that the model names (``penalized``). An example depends only on its number in
+the epoch, so batches are the same in every process.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Sampling = Literal["users", "interactions"]
 class Pairs:
     """Users with a positive and a negative item: int64 [B] each.
 
-    nodes: int64 [3B], :meth:`PairwiseModel.pair_nodes` made on the host; None: not yet.
+    nodes: int64 [3B], the result of :meth:`PairwiseModel.pair_nodes` if it was already computed on
+    the host, else None.
     """
 
     user: Tensor
@@ -54,12 +56,15 @@ class PairwiseModel(Protocol):
     def encode_pairs(self, inputs: Any, seed: int | None) -> Encoded:
         """What a step computes once for all pairs of its batch.
 
-        seed: the seed of dropout; None: the generator is seeded.
+        seed: the seed of dropout; None: the step has already seeded torch's generator.
         """
         ...
 
     def fix_shapes(self) -> str | None:
-        """Give :meth:`pair_inputs` of batches of one size the same shapes; why not, or None."""
+        """Let :meth:`pair_inputs` return the same shapes for all batches of one size.
+
+        Returns None, or the reason why that is not possible.
+        """
         ...
 
     def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
@@ -144,11 +149,13 @@ class PairwisePhase(ExampleBatches):
         sampling: Sampling,
     ) -> None:
         self.known_items = known = CSR.of(histories).distinct()
+        # ids are positions in the epoch, which the sampler below permutes
         super().__init__(len(known.items), batch_size, shuffle=False)
         self.model, self._parameters = model, list(parameters)
         #: whether a step encodes all pairs of its batch together, in every process
         self.encodes_pairs = _overrides(model, "pair_inputs") or _overrides(model, "encode_pairs")
-        if not _overrides(model, "encode_pairs"):  # it reads the pairs alone
+        # without encode_pairs, a step reads only the rows of its pairs, and their number is fixed
+        if not _overrides(model, "encode_pairs"):
             self.no_capture_reason = None
         self.l2, self.sampling = l2, sampling
         if not len(known.items):
@@ -181,7 +188,11 @@ class PairwisePhase(ExampleBatches):
         return Pairs(user, positive, negatives(self.known, user, base, ids))
 
     def pairs(self, batch: Batch, ids: Tensor) -> Pairs:
-        """The pairs of these examples, on the host; an undivided batch is sampled once."""
+        """The pairs of these examples, on the host.
+
+        The whole batch is sampled once and cut, also for each micro-batch. If the batch is divided
+        over processes and pairs are not encoded together, only these ids are sampled.
+        """
         if batch.parts is not None and not self.encodes_pairs and ids is not batch.ids:
             return self.sample(batch, ids)
         whole = self._pairs.get(batch.key, lambda: self.sample(batch, batch.ids))

@@ -57,7 +57,7 @@ class OptimizerStep:
         self.tf32 = uses_tf32(options.matmul, device)
         self.prefetcher = None if device.type == "cpu" else Prefetcher(phase, device)
         self.all_reduce = GradientAllReduce(processes) if processes and processes.joined else None
-        # each process gathers the rows that all read: the phase learns of the others' by this
+        # each process gathers the rows that any process reads: the phase gets them by ``union``
         if self.all_reduce is not None and self.optimizer.gathers:
             phase.union = self.all_reduce.union
         #: ControlFlags of the last step, summed over all processes; None without a process group
@@ -89,19 +89,19 @@ class OptimizerStep:
     ) -> dict[str, Tensor]:
         """Take the step; return the loss terms of the whole batch, detached.
 
-        Its entry "steps" is 1; all entries are 0 for a skipped step. In a run of one process, a
+        The entry "steps" is 1; for a skipped step all entries are 0. In a run of one process, a
         step that ran out of memory returns {}. control_flags: those of this process.
         """
         self.optimizer.set_rate(lr)
         losses = (self.replay or self.eager)(batch, control_flags)
         if losses and batch.index == self.phase.steps() - 1:
-            # RowAdam updates a row when it is next read, and all others here: after the step, whose
-            # CUDA graph would repeat it in every step
+            # RowAdam postpones the updates of a row until it is next read. Those left after an
+            # epoch are applied here: in ``eager``, a CUDA graph would repeat them in every step
             self.optimizer.flush()
         return losses
 
     def eager(self, batch: Batch, control_flags: Sequence[float] = ()) -> dict[str, Tensor]:
-        """Take the step with the learning rate that is set."""
+        """Take the step with the learning rate that is set, with the own micro-batches as parts."""
         batch = divide_batch(self.phase, batch, *self.own_micro_batches)  # ids stay the global ones
         self.zero_grad()
         losses = self.try_accumulate(batch)

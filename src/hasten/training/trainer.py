@@ -79,7 +79,7 @@ class Trainer:
         self.state = TrainingState(model, self.steppers, schedule, early_stopping, average)
         self.control = RunControl(config, signals, processes, callbacks)
         self.recovery = OutOfMemoryRecovery(model, self.steppers, self.state, journal, processes)
-        # state.pins: the modules that run in fp32, as a lower precision does not suffice for them
+        # pins: modules that always run in fp32; bad_steps: so many non-finite steps end the run
         pins, bad_steps = self.state.pins, options.bad_steps
         self.guard = NonFiniteGuard(model, self.steppers, bad_steps, journal, processes, pins)
         if self.sharded_tables:
@@ -162,8 +162,8 @@ class Trainer:
             self.processes.activity = f"step {position.step + 1}, phase {phase.name}"
             flags = self.control.collect() if stepper.all_reduce else ControlFlags()
             try:
-                # A signal stops the run after the step, or at once while torch.compile compiles the
-                # step. Of several processes none stops at once: all stop after the same step
+                # A signal stops the run after the step, and at once while `interrupts()` is true:
+                # while torch.compile compiles. Several processes all stop after the same step
                 interrupts = is_compiling if self.processes.world == 1 else (lambda: False)
                 with self.control.signals.immediate(interrupts):
                     values = stepper(batch, state.schedule.at(position.step), flags)
@@ -176,8 +176,8 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # Steps without enough memory were skipped; recover repeats them. To ask other processes
-            # waits for the device: only at synchronizations, and before it is too late to repeat
+            # Steps that ran out of memory were skipped; recover repeats them. Asking others waits
+            # for the device: only at synchronizations, and where steps cannot be repeated later
             last = position.index == phase.steps()
             ask_others = sync or last or state.average_due or self.is_save_due
             if self.recovery.recover(stepper, batch, ask_others):  # the position was set back
@@ -285,7 +285,7 @@ class Trainer:
         self.writer.write(folder)
 
     def finish(self) -> None:
-        """Write ``final``, and ``best`` if there was no evaluation; free the gradients."""
+        """Write ``final``, and ``best`` if there was no evaluation; free gradients and caches."""
         self.write(self.folder.final)
         early_stopping = self.state.early_stopping
         if early_stopping.best is None:

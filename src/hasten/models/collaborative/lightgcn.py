@@ -94,19 +94,21 @@ class LightGCN(GraphNodeModel):
         return super().phases(dataset, training)
 
     def divide_graph(self, pairs: CSR) -> None:
+        """With sharded tables: hold the edges into the nodes of this process, and no others."""
         if self.part is None:
             assert self.shard is not None
             items, weight = self.sizes.items, self.nodes.weight
             self.part, self.graph = GraphPart.of_pairs(self.shard, pairs, items, weight), None
 
     def pair_inputs(self, pairs: Pairs) -> RowPositions | RequestedNodes:
-        """The distinct nodes of a batch."""
+        """The distinct nodes of a batch: ``RequestedNodes`` with sharded tables."""
         nodes = self.distinct(self.pair_nodes(pairs))
         if self.part is not None:
             return RequestedNodes.of(self.part, nodes)
         return self._row_positions(nodes)
 
     def row_graphs(self) -> Sequence[SparseGraph]:
+        """The graph of which :meth:`encode_pairs` reads rows."""
         assert self.graph is not None
         return [self.graph.graph]
 
@@ -146,6 +148,7 @@ class LightGCN(GraphNodeModel):
         return self._propagate(to_device(every, self.device))[1]
 
     def own_vectors(self, part: GraphPart) -> Tensor:
+        """As :meth:`all_vectors`, of the nodes of this process."""
         first = self.nodes.weight
         power, total = first.to(autocast_dtype(first)), first.clone()
         for _ in range(self.options.layers):

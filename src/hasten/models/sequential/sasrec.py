@@ -45,7 +45,9 @@ class SASRecOptions(AttentionOptions):
         "key mask",
     )
 
-    # norm=query: only queries are computed from the normalized input (:mod:`.self_attention`)
+    # padding=keys needs keys and values of zero. With norm=pre they are computed from the
+    # normalized input, and the layer norm of a zero vector is its bias. With norm=query or post
+    # they are computed from the input itself
     @model_validator(mode="after")
     def _check_padding(self) -> SASRecOptions:
         if self.padding == "keys" and self.norm == "pre":

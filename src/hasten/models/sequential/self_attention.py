@@ -1,9 +1,9 @@
 """A block of a self-attention model: attention and feed-forward network with residuals.
 
 Equations 2-6 of Kang & McAuley (2018), with the attention function that the model passes. With
-pre-LN, queries, keys and values are computed from the normalized input (in the paper, only
-queries). With ``norm=query``, as in the first published code, only queries are computed from the
-normalized input y, keys and values from x, and the residuals add to normalized inputs:
+pre-LN, as in the paper's formula x + dropout(g(LN(x))), queries, keys and values are computed from
+the normalized input. With ``norm=query``, as in the authors' code, only queries are computed from
+the normalized input y, keys and values from x, and the residuals add to normalized inputs:
 ``z = LN(y + attention)``, then ``z + feed-forward(z)``. Keys have no bias, because its gradient
 would be zero; values have none, because the output projection's bias replaces it.
 

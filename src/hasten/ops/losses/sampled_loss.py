@@ -1,9 +1,9 @@
 """The losses ``bce`` and ``gbce``: binary cross-entropy of one positive and k sampled negatives.
 
-``sum_t [ beta * softplus(-s_t+) + sum_k softplus(s_tk-) ]`` with s = x · e.
+``sum_i [ beta * softplus(-s_i+) + sum_k softplus(s_ik-) ]`` over targets i, with s = x · e.
 beta = 1 is the usual BCE (Kang & McAuley 2018, equation 7, for k = 1). gBCE (Petrov & Macdonald
 2023, equations 10-11) corrects the overconfidence of sampling with
-beta = alpha (t (1 - 1/alpha) + 1/alpha), alpha = k / (N - 1), t in [0, 1].
+beta = alpha (t (1 - 1/alpha) + 1/alpha), alpha = k / (N - 1), and t = ``calibration`` in [0, 1].
 softplus is computed in float32: stable for every score.
 """
 

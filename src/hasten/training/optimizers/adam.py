@@ -62,7 +62,7 @@ class PhaseAdam(torch.optim.Adam):
         return self.parameters
 
     def add_rows(self) -> None:
-        """Add what :attr:`to_sum` has of gradients of others of :attr:`parameters`."""
+        """Add up the gradients of sharded rows, after :attr:`to_sum` was summed over processes."""
 
     def gradient_norm(self, kind: float = 2.0) -> Tensor:
         """A norm of all gradients together, of the rows of all processes."""
@@ -82,7 +82,10 @@ class PhaseAdam(torch.optim.Adam):
         return None
 
     def skip_rows(self, batch: Batch) -> None:
-        """Give :attr:`parameters` the shapes of this batch without memory, for a skipped step."""
+        """Give :attr:`parameters` the shapes of this batch without allocating memory.
+
+        For a process whose memory ran out, which still takes part in the all-reduce of the step.
+        """
 
     def flush(self) -> None:
         """Apply all deferred updates."""

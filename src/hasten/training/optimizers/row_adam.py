@@ -20,7 +20,7 @@ from hasten.ops.table_rows import TableRows
 from hasten.training.optimizers.adam import PENDING, PhaseAdam, fields_by_number
 from hasten.training.optimizers.missed_steps import MissedSteps
 
-#: least rows of the table for each row that is read; below, dense Adam is faster
+#: the table must have at least so many times the rows that a step reads: else dense Adam is faster
 FEWEST = 4
 #: rows updated at a time by a flush
 _ROWS = 1 << 13
@@ -70,6 +70,7 @@ class RowAdam(PhaseAdam):
     def is_exact(options: TrainingOptions) -> bool:
         """Whether the result is that of dense Adam: without weight decay, with usual betas."""
         beta1, beta2 = options.betas
+        # missed updates shrink by beta1 / sqrt(beta2) a step: near 1 the closed form is inaccurate
         return beta1**2 < 0.98 * beta2 and options.eps > 0 and options.weight_decay == 0
 
     @property
@@ -102,7 +103,7 @@ class RowAdam(PhaseAdam):
         super().zero_grad(set_to_none)
 
     def _restore_table(self) -> dict[str, Tensor]:
-        """Put the table back among the parameters; the state of the rows that were read."""
+        """Put the table back among the parameters. Returns the state of the rows that were read."""
         leaf = self.parameters[self._number]
         self.parameters[self._number] = self.weight
         return {} if leaf is self.weight else self.state.pop(leaf, {})
@@ -115,7 +116,7 @@ class RowAdam(PhaseAdam):
         if not state or (self.found_inf is not None and bool(self.found_inf)):
             return
         lr = self.param_groups[0]["lr"]
-        if not self.missed.add(lr):
+        if not self.missed.add(lr):  # the closed form would be inaccurate: begin again
             self.flush()
             self.missed.add(lr)
         rows = (leaf, state["exp_avg"], state["exp_avg_sq"])
@@ -192,7 +193,10 @@ class RowAdam(PhaseAdam):
         self.missed.begin(step)
 
     def _reads(self, state: Mapping[str, Tensor]) -> bool:
-        """Whether deferred updates are those of a CPU; else the weights go on with all updates."""
+        """Whether this optimizer can apply the deferred updates of a checkpoint.
+
+        If not, it begins with the weights of the checkpoint that have all updates.
+        """
         return STEPS_ON_DEVICE not in state
 
     def _load_missed(self, last: int, state: Mapping[str, Tensor]) -> None:
