@@ -221,7 +221,8 @@ def _features() -> Iterable[Experiment]:
 def _linear() -> Iterable[Experiment]:
     """Models without training steps as they come, one seed: it changes at most a random split.
 
-    EASE only where its dense weights take a few minutes on two cores.
+    EASE only where its dense weights take a few minutes on two cores. Beside them LightGCN as it
+    comes, where no recipe of its own measures it (``_features``, ``_facts``).
     """
     metrics = "--set evaluation.metrics=ndcg@10,hr@10,ndcg@20,recall@20"
     for data in (*_SMALL, *_LARGE):
@@ -230,6 +231,9 @@ def _linear() -> Iterable[Experiment]:
                 options = f"{metrics} {_FILES.get(data, '')}"
                 name = f"{model}-{data}"
                 yield from seeds(name, model, data, options, "defaults", count=1)
+    for data in ("baby", "beauty", "ml-1m", "amazon-book", "home"):
+        options = f"{metrics} {_FILES.get(data, '')}"
+        yield from seeds(f"lightgcn-{data}", "lightgcn", data, options, "defaults")
 
 
 def _typed() -> Iterable[Experiment]:
