@@ -211,7 +211,7 @@ def test_the_result_of_the_best_epoch_is_not_computed_again(tmp_path, monkeypatc
 def test_validations_on_sampled_users_select_and_the_end_counts_all(tmp_path, monkeypatch):
     tasks = counted_evaluations(monkeypatch)
     train(tmp_path / "run", training__epochs=2, evaluation__users=7)
-    assert [task.sampled for task in tasks] == [7, 7, None, None]
+    assert [task.sampled_queries for task in tasks] == [7, 7, None, None]
     assert " ± 0." in (tmp_path / "run" / "val.log").read_text()
 
 
@@ -219,7 +219,7 @@ def test_validations_on_sampled_triples_select_and_the_end_counts_all(tmp_path, 
     tasks = counted_evaluations(monkeypatch)
     settings = {"model.width": 8, "training.epochs": 2, "evaluation.triples": 4, "threads": 1}
     api.train("distmult", graph(), settings=settings, out=str(tmp_path / "run"), quiet=True)
-    assert [task.sampled for task in tasks] == [4, 4, None, None]
+    assert [task.sampled_queries for task in tasks] == [4, 4, None, None]
     assert " ± 0." in (tmp_path / "run" / "val.log").read_text()
 
 

@@ -178,8 +178,8 @@ def test_rotate_is_what_the_paper_says(graph, monkeypatch):
     )
     scorer = model.scorer(TripleQueries(entity.numpy(), relation.numpy()))
     for numbers, queries in ((1, 1), (2 * 6 * 2, 2), (1 << 18, 4)):  # columns: 1, 2, all
-        monkeypatch.setattr(rotate, "_DIFFERENCES", numbers)
-        monkeypatch.setattr(rotate, "_QUERIES", queries)
+        monkeypatch.setattr(rotate, "_DIFFERENCES_CPU", numbers)
+        monkeypatch.setattr(rotate, "_QUERIES_CPU", queries)
         block = scorer.block(2, 7)
         torch.testing.assert_close(block, expected[:, 2:7], rtol=1e-6, atol=1e-6)
     # a query for heads scores a triple as the query for tails does

@@ -29,9 +29,11 @@ from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable
 from hasten.scoring import PairScorer, TripleQueries
 
-#: numbers in the differences of entities and so many queries, that ranking holds at once: few
-#: enough for a cache. Tensors of 16 MB, which many small ones outlived, took 3 GB of the allocator
-_DIFFERENCES, _QUERIES = 1 << 18, 4
+#: numbers in the differences of queries and entities that ranking holds at once
+_DIFFERENCES = 1 << 22
+#: the same on a CPU, and of so many queries: few enough for a cache. Tensors of 16 MB, which many
+#: small ones outlived, took 3 GB of the allocator
+_DIFFERENCES_CPU, _QUERIES_CPU = 1 << 18, 4
 
 
 class RotatEOptions(TripleOptions):
@@ -101,11 +103,14 @@ class RotatE(TripleModel):
     def scorer(self, queries: TripleQueries) -> Scorer:
         def score(rotated: Tensor, candidates: Tensor) -> Tensor:
             tails = self.entities.rows(candidates[0])  # the same for all queries
-            columns = max(1, _DIFFERENCES // (_QUERIES * tails.shape[1]))
+            numbers, few = _DIFFERENCES, max(1, _DIFFERENCES // tails.numel())
+            if tails.device.type == "cpu":
+                numbers, few = _DIFFERENCES_CPU, _QUERIES_CPU
+            columns = max(1, numbers // (few * tails.shape[1]))
             scores = rotated.new_empty(len(rotated), len(tails))
-            for row in range(0, len(rotated), _QUERIES):
+            for row in range(0, len(rotated), few):
                 for column in range(0, len(tails), columns):
-                    place = slice(row, row + _QUERIES), slice(column, column + columns)
+                    place = slice(row, row + few), slice(column, column + columns)
                     scores[place] = self.closeness(rotated[place[0]], tails[place[1]])
             return scores
 
