@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from bench.machine import ROOT
+from experiments.constant_defaults import CHANGED
 from experiments.definitions import EXPERIMENTS
 from experiments.experiment import by_recipe, configuration_keys, differing_keys
 from experiments.quality import (
@@ -59,7 +60,8 @@ def test_every_row_of_quality_has_a_recipe():
         assert DATA[recipe.data] == data
         value, note = re.fullmatch(r"\[(.+?)\]\(docs/experiments.md#[\w-]+\)(.*)", shown).groups()
         assert value in {figure(value) for value in recipe.expected.values()}
-        linked = r"\[\.\d{4} ± \.\d{4}\]\(docs/experiments.md#[\w-]+-as-it-comes\)"
+        question, _ = CHANGED.get((name, recipe.data), ("as-it-comes", ""))
+        linked = rf"\[\.\d{{4}} ± \.\d{{4}}\]\(docs/experiments.md#[\w-]+-{question}\)"
         assert re.fullmatch(rf"not measured|\.\d{{4}}( ± \.\d{{4}})?|{linked}", usual)
         assert int(seeds) == len(recipe.seeds)
         assert ("provisional" in note) == (len(recipe.seeds) < 3)
