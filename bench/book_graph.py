@@ -40,7 +40,7 @@ def book_graph(scale: float = 1.0) -> BookGraph:
             users += [int(first)] * len(rest)
             items += map(int, rest)
     user, item = np.array(users), np.array(items)
-    catalogue = int(item.max()) + 1
+    catalog = int(item.max()) + 1
     kept = user < scale * (user.max() + 1)
     user, item = user[kept], item[kept]
     generator = np.random.Generator(np.random.Philox(key=7))
@@ -48,15 +48,15 @@ def book_graph(scale: float = 1.0) -> BookGraph:
     of_item = generator.random(count) < 0.6
     head = np.where(
         of_item,
-        generator.integers(0, catalogue, count),
-        generator.integers(catalogue, ENTITIES, count),
+        generator.integers(0, catalog, count),
+        generator.integers(catalog, ENTITIES, count),
     )
     spread = (generator.pareto(1.0, count) * 2000).astype(np.int64)
-    tail = catalogue + np.minimum(spread, ENTITIES - catalogue - 1)
+    tail = catalog + np.minimum(spread, ENTITIES - catalog - 1)
     relation = np.minimum(generator.geometric(0.12, count) - 1, RELATIONS - 1)
     found = np.unique((head * RELATIONS + relation) * ENTITIES + tail)
     head, rest_of = np.divmod(found, RELATIONS * ENTITIES)
     relation, tail = np.divmod(rest_of, ENTITIES)
     return BookGraph(
-        user, item, head, relation, tail, int(user.max()) + 1, catalogue, ENTITIES, RELATIONS
+        user, item, head, relation, tail, int(user.max()) + 1, catalog, ENTITIES, RELATIONS
     )

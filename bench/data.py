@@ -24,12 +24,12 @@ Int64 = NDArray[np.int64]
 class Sequences:
     """Each user's items, oldest first: row u is ``items[offsets[u]:offsets[u + 1]]``.
 
-    items: int64, from 1 to ``catalogue``; 0 is left for padding. times: unix seconds of the events.
+    items: int64, from 1 to ``catalog``; 0 is left for padding. times: unix seconds of the events.
     """
 
     offsets: Int64
     items: Int64
-    catalogue: int
+    catalog: int
     times: Int64
 
     def __len__(self) -> int:
@@ -69,10 +69,10 @@ def sequences(name: str) -> Sequences:
     order = np.lexsort((time, user))
     user, item, time = user[order], item[order], time[order]
     labels, user = np.unique(user, return_inverse=True)
-    catalogue, item = np.unique(item, return_inverse=True)
+    catalog, item = np.unique(item, return_inverse=True)
     offsets = np.zeros(len(labels) + 1, np.int64)
     np.cumsum(np.bincount(user), out=offsets[1:])
-    return Sequences(offsets, item + 1, len(catalogue), time)
+    return Sequences(offsets, item + 1, len(catalog), time)
 
 
 #: knowledge graphs as they come: their archives under the data folder

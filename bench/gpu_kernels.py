@@ -23,14 +23,14 @@ from hasten.ops.attention.interval_attention import (
 from hasten.ops.attention.pair_attention import _PairAttention
 from hasten.ops.buckets import Bucket
 from hasten.ops.graph.typed_edges import TypedEdges
-from hasten.ops.losses import catalogue_loss, one_to_many_loss
+from hasten.ops.losses import catalog_loss, one_to_many_loss
 from hasten.ops.losses.half_residuals import residual_scale
 from hasten.ops.transfer import to_device
 
 #: largest relative error by norm: two roundings of 8, 11 and 11 bits (TF32), the scores' among them
 TOLERANCES = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10, torch.float32: 2.0**-9}
-#: catalogue rows of the timed cross-entropies; what does not fit into memory is left out
-CATALOGUES = (10_000, 100_000, 1_000_000, 10_000_000)
+#: catalog rows of the timed cross-entropies; what does not fit into memory is left out
+CATALOGS = (10_000, 100_000, 1_000_000, 10_000_000)
 QUERIES, WIDTH, SMOOTHING, SPAN = 1024, 64, 0.1, 256
 #: entities and width of ConvE on FB15k-237, queries of a step, and answers of a query
 ENTITIES, CONVE_WIDTH, CONVE_QUERIES, ANSWERS = 14_541, 200, 512, 4
@@ -76,7 +76,7 @@ def triton_kernels(
     }
 
 
-def triton_times(device: torch.device, catalogues: Sequence[int] = CATALOGUES) -> dict[str, Any]:
+def triton_times(device: torch.device, catalogs: Sequence[int] = CATALOGS) -> dict[str, Any]:
     """Milliseconds of a forward and a backward pass in bf16, and the share of the roofline."""
     if device.type != "cuda":
         return {"passed": True, "skipped": "the kernels need a CUDA device"}
@@ -86,7 +86,7 @@ def triton_times(device: torch.device, catalogues: Sequence[int] = CATALOGUES) -
         f"cross-entropy, {QUERIES} x {rows:,}": partial(
             cross_entropy, device, half, QUERIES, rows, WIDTH
         )
-        for rows in catalogues
+        for rows in catalogs
     }
     cases[f"1-n, {CONVE_QUERIES} x {ENTITIES:,}"] = partial(
         one_to_many, device, half, CONVE_QUERIES, ENTITIES, CONVE_WIDTH
@@ -127,8 +127,8 @@ def cross_entropy(
         return of(x, [table], targets, bias, None, kind, residual_scale(kind))
 
     def present(x: Tensor, table: Tensor, bias: Tensor) -> Tensor:
-        size = catalogue_loss.CHUNK_BYTES_DEVICE
-        return catalogue_loss.catalogue_cross_entropy(x, [table], targets, bias, size)
+        size = catalog_loss.CHUNK_BYTES_DEVICE
+        return catalog_loss.catalog_cross_entropy(x, [table], targets, bias, size)
 
     def plain(x: Tensor, table: Tensor, bias: Tensor) -> Tensor:
         return F.cross_entropy(x @ table.T + bias, targets, reduction="sum")

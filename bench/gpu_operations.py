@@ -21,9 +21,9 @@ from hasten.ops.attention.interval_attention import (
 )
 from hasten.ops.buckets import Bucket
 from hasten.ops.graph.csr import CSR
-from hasten.ops.losses.catalogue_loss import (
-    catalogue_cross_entropy,
-    catalogue_cross_entropy_reference,
+from hasten.ops.losses.catalog_loss import (
+    catalog_cross_entropy,
+    catalog_cross_entropy_reference,
 )
 from hasten.ops.losses.sampled_loss import sampled_loss
 from hasten.ops.negatives import KnownItems, negatives
@@ -33,7 +33,7 @@ from hasten.ops.ranking.rank_all import rank_all
 from hasten.ops.ranking.topk_all import topk_all
 from hasten.ops.table import EmbeddingTable
 from hasten.ops.transfer import to_device
-from hasten.scoring import Catalogue, FactorScorer
+from hasten.scoring import Catalog, FactorScorer
 from hasten.training.precision import Precision
 from hasten.training.step import DataShard, OptimizerStep
 
@@ -97,17 +97,17 @@ def intervals(device: torch.device) -> dict[str, Any]:
     return _compare(fast, reference, inputs, device)
 
 
-def catalogue_loss(device: torch.device) -> dict[str, Any]:
+def catalog_loss(device: torch.device) -> dict[str, Any]:
     """Chunked cross-entropy, value and gradients, against all logits in float64."""
     x = torch.randn(300, 64, generator=_generator(0))
     table = torch.randn(5000, 64, generator=_generator(1)) / 8
     targets = torch.randint(0, 5000, (300,), generator=_generator(2))
 
     def fast(x: Tensor, table: Tensor) -> Tensor:
-        return catalogue_cross_entropy(x, [table], targets.to(x.device), chunk_bytes=2 << 20)
+        return catalog_cross_entropy(x, [table], targets.to(x.device), chunk_bytes=2 << 20)
 
     def reference(x: Tensor, table: Tensor) -> Tensor:
-        return catalogue_cross_entropy_reference(x, [table], targets)
+        return catalog_cross_entropy_reference(x, [table], targets)
 
     return _compare(fast, reference, [x, table], device)
 
@@ -130,7 +130,7 @@ def ranking(device: torch.device) -> dict[str, Any]:
     hidden = CSR(np.arange(0, 257 * 9, 9), generator.integers(0, 7000, 256 * 9)).distinct()
     found = []
     for place in (torch.device("cpu"), device):
-        scorer = FactorScorer(vectors.to(place), Catalogue(table.to(place)))
+        scorer = FactorScorer(vectors.to(place), Catalog(table.to(place)))
         lists = to_device(RankingLists.of(targets, hidden), place)
         ranks = rank_all(scorer, 7000, lists, columns=1024).masked()
         ids, _ = topk_all(scorer, 256, 7000, 20, hidden, columns=1024)
@@ -175,7 +175,7 @@ OPERATIONS: Sequence[Check] = (
     random_numbers,
     attention,
     intervals,
-    catalogue_loss,
+    catalog_loss,
     sampled,
     ranking,
     guard,

@@ -57,7 +57,7 @@ class NegativeSampler:
     """Uniform items that a user has never met."""
 
     def __init__(self, data: Sequences) -> None:
-        self._stride = data.catalogue + 1
+        self._stride = data.catalog + 1
         user = np.repeat(np.arange(len(data)), data.lengths)
         self._met = np.unique(user * self._stride + data.items)
 

@@ -147,7 +147,7 @@ def train(
     data = sequences(options.data)
     arrays, sampler = padded(data, options.length, drop=2), NegativeSampler(data)
     trained = arrays.trained()
-    model = build(data.catalogue).train()
+    model = build(data.catalog).train()
     optimizer = torch.optim.Adam(model.parameters(), options.lr, betas=(0.9, 0.98), fused=True)
     steps_per_epoch = math.ceil(len(trained) / options.batch_size)
     wanted = options.steps or options.epochs * steps_per_epoch

@@ -36,7 +36,7 @@ class PlainSASRec(nn.Module):
 
     def __init__(
         self,
-        catalogue: int,
+        catalog: int,
         width: int,
         blocks: int,
         heads: int,
@@ -46,7 +46,7 @@ class PlainSASRec(nn.Module):
         feedforward: int = 1,
     ) -> None:
         super().__init__()
-        self.items = nn.Embedding(catalogue, width)
+        self.items = nn.Embedding(catalog, width)
         self.positions = nn.Embedding(length, width)
         self.blocks = nn.ModuleList(
             Block(width, feedforward * width, dropout) for _ in range(blocks)
@@ -81,7 +81,7 @@ class PlainSASRec(nn.Module):
 
 @torch.no_grad()
 def evaluate(model: nn.Module, data: Sequences, length: int) -> dict[str, float]:
-    """NDCG@10 and HR@10 of every user's last item among the whole catalogue."""
+    """NDCG@10 and HR@10 of every user's last item among the whole catalog."""
     assert isinstance(model, PlainSASRec)
     model.eval()
     arrays = padded(data, length, drop=0)
@@ -110,7 +110,7 @@ def main() -> None:
     chosen = {name: getattr(options, name) for name in names}
     train(
         options,
-        lambda catalogue: PlainSASRec(catalogue, **chosen),
+        lambda catalog: PlainSASRec(catalog, **chosen),
         (lambda model, data: evaluate(model, data, options.length)) if options.evaluate else None,
         sampled=options.loss == "bce",
     )

@@ -32,7 +32,7 @@ class PlainTiSASRec(nn.Module):
 
     def __init__(
         self,
-        catalogue: int,
+        catalog: int,
         width: int,
         blocks: int,
         length: int,
@@ -41,7 +41,7 @@ class PlainTiSASRec(nn.Module):
         l2: float,
     ) -> None:
         super().__init__()
-        self.items = nn.Embedding(catalogue, width)
+        self.items = nn.Embedding(catalog, width)
         self.positions = nn.ModuleList(nn.Embedding(length, width) for _ in range(2))
         self.intervals = nn.ModuleList(nn.Embedding(span + 1, width) for _ in range(2))
         self.dropout = Dropout(dropout)
@@ -95,7 +95,7 @@ def main() -> None:
     options = parser.parse_args()
     names = ("width", "blocks", "length", "dropout", "span", "l2")
     chosen = {name: getattr(options, name) for name in names}
-    train(options, lambda catalogue: PlainTiSASRec(catalogue, **chosen))
+    train(options, lambda catalog: PlainTiSASRec(catalog, **chosen))
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def run_clone(
     sys.path.insert(0, str(code))
     utils: Any = importlib.import_module("utils")
     training = {int(user) + 1: [1, 1] for user in users}
-    parts = [training, {}, {}, len(data), data.catalogue]
+    parts = [training, {}, {}, len(data), data.catalog]
     if hasattr(utils, "Relation"):  # the times of TiSASRec
         parts.append(1)
         utils.Relation = lambda *_: {}

@@ -69,9 +69,9 @@ def packing() -> None:
 def chunked_loss() -> None:
     """All logits of a batch at once, as plain autograd computes them."""
     from hasten.ops.losses import table_losses
-    from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy_reference
+    from hasten.ops.losses.catalog_loss import catalog_cross_entropy_reference
 
-    _replace(table_losses, "catalogue_cross_entropy", catalogue_cross_entropy_reference)
+    _replace(table_losses, "catalog_cross_entropy", catalog_cross_entropy_reference)
 
 
 def _replace(module: ModuleType, name: str, value: Any) -> None:

@@ -48,7 +48,7 @@ def _entries() -> Iterator[Entry]:
         )
         for name, (fast, plain) in TAKEN_AWAY.items():
             if name == "chunked-loss" and run != "beauty-ce":
-                continue  # the other losses have no logits over the catalogue
+                continue  # the other losses have no logits over the catalog
             yield Entry(
                 name=f"setting-{name}-{run}",
                 title=f"{fast}, {data}",

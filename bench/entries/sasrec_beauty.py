@@ -23,7 +23,7 @@ WORK_BCE = (
     "plain side pads in the attention alone; its batches and negatives are counted, as ours are."
 )
 WORK_CE = (
-    "An epoch over every training target with cross-entropy over the whole catalogue, D 64, 2 "
+    "An epoch over every training target with cross-entropy over the whole catalog, D 64, 2 "
     "blocks, 2 heads, inner width 256, length {length}, dropout {dropout}, fp32. RecBole makes an "
     "example of every prefix and takes batches of {prefixes} of them; its epoch is extrapolated "
     "from 4 steps. The plain side and ours take batches of 128 whole sequences and predict at all "

@@ -1,7 +1,7 @@
 """RecBole's SASRec on the same data, timed from outside: nothing of RecBole is changed.
 
 Run by the Python of ``.venvs/recbole`` (``make bench-env``). RecBole makes one example of every
-prefix of a sequence and ranks the whole catalogue in its loss (CE). Its epoch is timed through
+prefix of a sequence and ranks the whole catalog in its loss (CE). Its epoch is timed through
 the iterator of batches it is given; with ``--steps`` only the first so many batches are handed
 out and the epoch is extrapolated.
 

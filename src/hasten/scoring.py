@@ -1,6 +1,6 @@
-"""Queries, the catalogue of candidates, and scorers.
+"""Queries, the catalog of candidates, and scorers.
 
-A model scores queries against the catalogue, all items or entities, block by block, so no [Q, N]
+A model scores queries against the catalog, all items or entities, block by block, so no [Q, N]
 matrix is ever held. If the score is ``q · table[j] + bias[j]`` the scorer is a
 :class:`FactorScorer`; other models define their own.
 """
@@ -22,7 +22,7 @@ from hasten.ops.table import Table
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class Catalog:
     """The candidates: all items or entities, as a table [N, D] with an optional bias [N]."""
 
     table: Table
@@ -38,6 +38,10 @@ class Catalogue:
         return self.bias[start - first : stop - first]
 
 
+#: the earlier name, for models outside of this package
+Catalogue = Catalog
+
+
 @dataclass(frozen=True)
 class FactorScorer:
     """Scores ``vectors @ table.T + bias``, for models whose score factorizes.
@@ -46,13 +50,13 @@ class FactorScorer:
     """
 
     vectors: Tensor
-    catalogue: Catalogue
+    catalog: Catalog
     query_bias: Tensor | None = None
 
     def block(self, start: int, stop: int) -> Tensor:
         """[Q, stop - start] scores of the candidates start to stop."""
-        rows = self.catalogue.table.block(start, stop)
-        return self._scores(rows, self.catalogue.biases(start, stop))
+        rows = self.catalog.table.block(start, stop)
+        return self._scores(rows, self.catalog.biases(start, stop))
 
     @property
     def device(self) -> torch.device:
@@ -60,12 +64,12 @@ class FactorScorer:
 
     def listed(self, ids: Tensor) -> Tensor:
         """[Q, n] scores of the candidates ids [n], the same for all queries."""
-        bias = self.catalogue.bias
-        return self._scores(self.catalogue.table.rows(ids), None if bias is None else bias[ids])
+        bias = self.catalog.bias
+        return self._scores(self.catalog.table.rows(ids), None if bias is None else bias[ids])
 
     def pairs(self, ids: Tensor) -> Tensor:
         """[Q, K] scores of the candidates ids [Q, K], different ones for each query."""
-        rows, bias = self.catalogue.table.rows(ids), self.catalogue.bias
+        rows, bias = self.catalog.table.rows(ids), self.catalog.bias
         scores = (rows * self.vectors[:, None]).sum(2)
         if bias is not None:
             return scores + bias[ids]

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from bench import guide_conve, large_catalogue, large_graph, precision_memory
+from bench import guide_conve, large_catalog, large_graph, precision_memory
 
 
 def test_rows_of_a_lower_precision_only_where_it_is_fast(monkeypatch):
@@ -95,7 +95,7 @@ def test_a_large_graph_is_trained_and_its_figures_written(tmp_path):
 
 def test_a_step_is_timed_by_the_number_of_items(tmp_path):
     arguments = ["--items", "100", "20000", "--steps", "2", "--rounds", "1", "--width", "8"]
-    assert large_catalogue.main([*arguments, "--threads", "1", "--provisional"], tmp_path) == 0
+    assert large_catalog.main([*arguments, "--threads", "1", "--provisional"], tmp_path) == 0
     (file,) = tmp_path.glob("*-large-catalogue-sampled-softmax.json")
     few, many = json.loads(file.read_text())["lines"]
     assert few["against_first"]["median"] == 1

@@ -54,7 +54,7 @@ def test_report_extrapolates_to_an_epoch(capsys):
 def test_shared_sequences_have_the_published_counts(shared_data, monkeypatch):
     monkeypatch.setattr(bench_data, "data_folder", lambda: shared_data)
     beauty = bench_data.sequences("beauty")
-    assert (len(beauty), beauty.catalogue, len(beauty.items)) == (22_363, 12_101, 198_502)
+    assert (len(beauty), beauty.catalog, len(beauty.items)) == (22_363, 12_101, 198_502)
 
 
 def test_fixed_parts_take_a_tenth_of_each_user():

@@ -139,7 +139,7 @@ def test_python_takes_the_same_path(tmp_path):
     assert result.summary.effective["average"] is None
 
 
-def test_large_catalogues_are_sampled_and_large_graphs_propagate_less_often():
+def test_large_catalogs_are_sampled_and_large_graphs_propagate_less_often():
     assert chosen("sasrec", LARGE)["model.loss"] == "sampled-softmax"
     assert chosen("conve", LARGE)["model.loss"] == "sampled"
     assert chosen("complex", LARGE)["model.loss"] == "sampled"

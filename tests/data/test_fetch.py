@@ -19,8 +19,8 @@ import pytest
 from hasten.config import InteractionOptions, KnowledgeOptions
 from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.load_knowledge import load_knowledge
-from hasten.data.sources import catalogue, fetch
-from hasten.data.sources.catalogue import GIT
+from hasten.data.sources import catalog, fetch
+from hasten.data.sources.catalog import GIT
 from hasten.errors import DataError, HastenError, UsageError
 from tests.models.collaborative.kgat_data import write_layout
 
@@ -237,7 +237,7 @@ def zipped() -> bytes:
 def registered(server, monkeypatch):
     server.contents["/set.zip"] = zipped()
     entry = replace(
-        catalogue.CATALOGUE["ml-1m"],
+        catalog.CATALOG["ml-1m"],
         name="small",
         url=url(server, "/set.zip"),
         sha256=hashlib.sha256(zipped()).hexdigest(),
@@ -245,7 +245,7 @@ def registered(server, monkeypatch):
         file="set/ratings.dat",
         names="set/movies.dat",
     )
-    monkeypatch.setitem(catalogue.CATALOGUE, "small", entry)
+    monkeypatch.setitem(catalog.CATALOG, "small", entry)
     return entry
 
 
@@ -275,14 +275,14 @@ def test_names_that_are_not_to_be_fetched(cache):
 
 
 def test_every_registered_set_is_complete():
-    for name, entry in catalogue.CATALOGUE.items():
+    for name, entry in catalog.CATALOG.items():
         assert entry.name == name
         assert entry.summary
-        if isinstance(entry, catalogue.RemoteFolder):
+        if isinstance(entry, catalog.RemoteFolder):
             digests = [digest.removeprefix(GIT) for digest in entry.files.values()]
             assert all(re.fullmatch(r"[0-9a-f]{40}([0-9a-f]{24})?", digest) for digest in digests)
             assert {"train.txt", "test.txt", "item_list.txt"} < set(entry.files)
-        if isinstance(entry, catalogue.Fetched):
+        if isinstance(entry, catalog.Fetched):
             fetch.check_address(entry.url)
             assert entry.url.startswith("https://")
             assert len(entry.sha256) == 64
@@ -299,8 +299,8 @@ def test_a_folder_of_files_is_fetched_and_trained_on(server, cache, tmp_path, mo
     # what ``git hash-object`` says of this text
     blob = b"blob %d\0" % len(contents["train.txt"])
     digests["train.txt"] = GIT + hashlib.sha1(blob + contents["train.txt"]).hexdigest()
-    entry = catalogue.RemoteFolder("made", "made", url(server, "/set"), digests, 10_000, "MIT")
-    monkeypatch.setitem(catalogue.CATALOGUE, "made", entry)
+    entry = catalog.RemoteFolder("made", "made", url(server, "/set"), digests, 10_000, "MIT")
+    monkeypatch.setitem(catalog.CATALOG, "made", entry)
     with pytest.raises(DataError, match="hasten data fetch made"):
         load_knowledge(KnowledgeOptions(path="made"), 0)
     folder = fetch.fetch("made")
@@ -312,7 +312,7 @@ def test_a_folder_of_files_is_fetched_and_trained_on(server, cache, tmp_path, mo
     assert dataset.name == "made"
     assert len(dataset.facts.triples) == 12
     wrong = replace(entry, files={**digests, "train.txt": GIT + "0" * 40})
-    monkeypatch.setitem(catalogue.CATALOGUE, "made", wrong)
+    monkeypatch.setitem(catalog.CATALOG, "made", wrong)
     before = left_over(cache)
     with pytest.raises(DataError, match="git calls it"):
         fetch.fetch("made")

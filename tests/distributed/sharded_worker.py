@@ -26,8 +26,8 @@ from hasten.objectives.base import Batch
 from hasten.ops.graph import graph_part
 from hasten.ops.graph.graph_part import GraphPart
 from hasten.ops.graph.propagated_rows import RequestedNodes, propagated_rows
-from hasten.ops.losses import catalogue_loss
-from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
+from hasten.ops.losses import catalog_loss
+from hasten.ops.losses.catalog_targets import CatalogTargets, LabelPairs
 from hasten.ops.losses.table_losses import table_cross_entropy, table_one_to_many
 from hasten.ops.sharded_table import JoinedRows, ShardedTable
 from hasten.ops.table import EmbeddingTable
@@ -215,7 +215,7 @@ def table_losses(processes: Processes) -> dict[str, float]:
     bounds = [0, *shares] if world > 1 else [0, len(x)]
     start, stop = bounds[processes.rank], bounds[processes.rank + 1]
     own = pairs[(pairs[:, 0] >= start) & (pairs[:, 0] < stop)] - torch.tensor([start, 0])
-    several = CatalogueTargets.build(own[:, 1].contiguous(), own[:, 0].contiguous(), stop - start)
+    several = CatalogTargets.build(own[:, 1].contiguous(), own[:, 0].contiguous(), stop - start)
     several = to_device(several, DEVICE)
     embeddings = EmbeddingTable(rows, width).double()
     shard = RowShard(processes, rows)
@@ -255,7 +255,7 @@ def table_losses(processes: Processes) -> dict[str, float]:
     single = to_device(targets[start:stop], DEVICE)
     where = "CPU" if DEVICE == CPU else "DEVICE"
     for name, size in CHUNKS.items():
-        with patch.object(catalogue_loss, f"CHUNK_BYTES_{where}", size):
+        with patch.object(catalog_loss, f"CHUNK_BYTES_{where}", size):
             errors[f"one target, {name}"] = compared(
                 lambda x, t, b: table_cross_entropy(x, t, single, b),
                 lambda *given: softmax(*given, many=False),

@@ -117,13 +117,13 @@ def test_processes_get_the_rows_of_their_examples_only(name, several, alone):
 
 
 #: those whose loss is over all candidates
-OF_CATALOGUE = [
+OF_CATALOG = [
     *("sasrec-ce", "sasrec-ce-clip", "tisasrec-ce"),
     *("complex-1vsall", "complex-1-n-softmax", "conve-1-n"),
 ]
 
 
-@pytest.mark.parametrize("name", OF_CATALOGUE)
+@pytest.mark.parametrize("name", OF_CATALOG)
 def test_a_loss_over_all_rows_sends_queries_and_no_rows_of_the_table(name, several, alone):
     """Bytes are those of the queries, whatever the size of the table."""
     table, vectors = sharded(several[0][name])

@@ -19,7 +19,7 @@ from hasten.evaluation.validation_sample import validation_task
 from hasten.models.interface import Model, Sizes
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable
-from hasten.scoring import Catalogue, FactorScorer, TripleQueries
+from hasten.scoring import Catalog, FactorScorer, TripleQueries
 from tests.evaluation.shares import metrics_of_shares
 
 CPU = torch.device("cpu")
@@ -45,7 +45,7 @@ class Rounded(Model):
 
     def scorer(self, queries: TripleQueries) -> Scorer:
         entity, relation = torch.from_numpy(queries.entity), torch.from_numpy(queries.relation)
-        return FactorScorer(self.vectors(entity, relation), Catalogue(self.entities, self.bias))
+        return FactorScorer(self.vectors(entity, relation), Catalog(self.entities, self.bias))
 
 
 def make_graph(rank_last: bool = False) -> KnowledgeGraph:

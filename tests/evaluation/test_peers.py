@@ -120,9 +120,9 @@ def lists(name: str, dataset: Dataset, part: int, sequential: bool) -> list[tupl
         rows = (dataset.interactions.user == user) & np.isin(dataset.part, parts)
         return set(dataset.interactions.item[rows].tolist())
 
-    catalogue = set(range(ITEMS))
+    catalog = set(range(ITEMS))
     if name == "rectools":
-        catalogue = set(dataset.interactions.item[dataset.part == TRAIN].tolist())
+        catalog = set(dataset.interactions.item[dataset.part == TRAIN].tolist())
     found = []
     for user in range(USERS):
         history = items(user, TRAIN) if part == VALID else items(user, TRAIN, VALID)
@@ -134,9 +134,9 @@ def lists(name: str, dataset: Dataset, part: int, sequential: bool) -> list[tupl
             "mmrec": items(user, TRAIN),
         }[name]
         if name == "rectools":
-            targets = (targets - history) & catalogue
+            targets = (targets - history) & catalog
         if targets and history:
-            order = sorted(catalogue - masked, key=lambda item: -scores[user, item])
+            order = sorted(catalog - masked, key=lambda item: -scores[user, item])
             found.append(([int(item in targets) for item in order], len(targets)))
     return found
 

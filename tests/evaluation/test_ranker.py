@@ -16,7 +16,7 @@ from hasten.evaluation.ranker import evaluate
 from hasten.models.interface import Model, Sizes
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable
-from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
+from hasten.scoring import Catalog, FactorScorer, RecommenderQueries
 from tests.evaluation.shares import metrics_of_shares
 
 CPU = torch.device("cpu")
@@ -38,7 +38,7 @@ class Mean(Model):
     def scorer(self, queries: RecommenderQueries) -> Scorer:
         self.rows.append(len(queries))
         assert torch.is_inference_mode_enabled()
-        return FactorScorer(self.vectors(queries), Catalogue(self.items))
+        return FactorScorer(self.vectors(queries), Catalog(self.items))
 
     def vectors(self, queries: RecommenderQueries) -> Tensor:
         rows = self.items.rows(torch.from_numpy(queries.history.items))

@@ -9,7 +9,7 @@ import torch
 from hasten.exporting.faiss_index import with_self
 from hasten.models.typed_graph.self_scorer import SelfScorer
 from hasten.ops.table import FixedTable
-from hasten.scoring import Catalogue
+from hasten.scoring import Catalog
 
 
 @pytest.mark.parametrize("self_score", [-3.0, 0.0, 3.0])
@@ -17,7 +17,7 @@ def test_results_of_inner_products_become_those_of_the_scorer(self_score):
     torch.manual_seed(0)
     vectors, node, bias = torch.randn(9, 4), torch.tensor([0, 3, 8]), torch.randn(3)
     scorer = SelfScorer(
-        vectors[node], Catalogue(FixedTable(vectors)), bias,
+        vectors[node], Catalog(FixedTable(vectors)), bias,
         node=node, self_score=torch.full((3,), self_score),
     )  # fmt: skip
     products = vectors[node] @ vectors.T + bias[:, None]

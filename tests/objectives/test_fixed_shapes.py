@@ -10,7 +10,7 @@ import torch
 
 from hasten.objectives import links
 from hasten.objectives.fixed_shapes import FixedShapes
-from hasten.ops.losses import catalogue_loss, one_to_many_loss
+from hasten.ops.losses import catalog_loss, one_to_many_loss
 from tests.contract.cases import CASES, ModelCase, sequences
 from tests.device.measure import build
 from tests.device.simulation import simulated
@@ -74,8 +74,8 @@ def test_padding_of_answers_changes_neither_the_loss_nor_the_gradients(label, ch
     if chunk:
         monkeypatch.setattr(one_to_many_loss, "CHUNK_BYTES_CPU", chunk)
         monkeypatch.setattr(one_to_many_loss, "_FEWEST_ROWS", 7)
-        monkeypatch.setattr(catalogue_loss, "_FEWEST_ROWS", 7)
-        monkeypatch.setattr(catalogue_loss, "CHUNK_BYTES_CPU", chunk)
+        monkeypatch.setattr(catalog_loss, "_FEWEST_ROWS", 7)
+        monkeypatch.setattr(catalog_loss, "CHUNK_BYTES_CPU", chunk)
     case = next(case for case in CASES if case.label == label)
     found = []
     for fixed in (False, True):

@@ -2,7 +2,7 @@
 
 They are not the models, only their structure: two alternating phases over shared tables with
 whole-graph encoding and state kept between epochs; two denominators in one loss; BatchNorm with
-fixed-size groups, an entity bias and a chunked catalogue.
+fixed-size groups, an entity bias and a chunked catalog.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class GroupedBatchNorm(nn.Module):
 
 
 class ConvolutionalScorer(nn.Module):
-    """ConvE's shape: BatchNorm, an entity bias, 1-N binary cross-entropy over the catalogue."""
+    """ConvE's shape: BatchNorm, an entity bias, 1-N binary cross-entropy over the catalog."""
 
     group = 8
 
@@ -226,7 +226,7 @@ class OneToAllPhase(Phase):
         table = self.model.entities
         query = self.model.norm(self.model.layer(table[ids % len(table)]))
         total = query.new_zeros(())
-        for start in range(0, len(table), 7):  # the catalogue in chunks
+        for start in range(0, len(table), 7):  # the catalog in chunks
             stop = min(start + 7, len(table))
             scores = query @ table[start:stop].T + self.model.bias[start:stop]
             column = torch.arange(start, stop)

@@ -31,7 +31,7 @@ from hasten.data.interactions.side_files import (
     locate_knowledge,
 )
 from hasten.data.readers import triples, typed
-from hasten.data.sources import catalogue
+from hasten.data.sources import catalog
 from hasten.data.sources.files import holds_events, locate
 from hasten.data.tables import AnyDataset
 from hasten.errors import DataError, UsageError
@@ -74,7 +74,7 @@ def readings(options: AnyDataOptions) -> list[str]:
 
     As ``kind`` of a registered data set: interactions, facts, features, triples, typed.
     """
-    entry = catalogue.registered(options.path)
+    entry = catalog.registered(options.path)
     if entry is not None:
         more = ["interactions"] if entry.kind in ("facts", "features") else []
         return [*more, entry.kind]
@@ -121,6 +121,6 @@ def holds_triples(options: AnyDataOptions) -> bool:
     named = options.entities or options.relations or options.relation_names
     if named or any(role in options.columns for role in _OF_TRIPLES):
         return True
-    if (entry := catalogue.registered(options.path)) is not None:
+    if (entry := catalog.registered(options.path)) is not None:
         return entry.kind in ("triples", "typed")
     return _claims_triples(options, named=False)  # the readers of interactions report errors

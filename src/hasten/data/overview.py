@@ -22,7 +22,7 @@ from hasten.data.interactions.side_files import locate_features, locate_knowledg
 from hasten.data.mapped_datasets import MAPPED
 from hasten.data.readers import Claim, recognize, triples
 from hasten.data.readers.features import open_features
-from hasten.data.sources import catalogue
+from hasten.data.sources import catalog
 from hasten.data.sources.files import Files, locate
 from hasten.data.tables import PART_NAMES, TEST, TRAIN, VALID, AnyDataset, Dataset, KnowledgeGraph
 
@@ -123,7 +123,7 @@ def _describe_files(
     options: AnyDataOptions, dataset: AnyDataset
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """What the files of the data are, and the options that read the same without guessing."""
-    if catalogue.registered(options.path) is not None:
+    if catalog.registered(options.path) is not None:
         return [], {}
     if isinstance(dataset, MAPPED):
         return [_origin(source) for source in dataset.manifest.sources], {}

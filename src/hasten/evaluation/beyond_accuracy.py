@@ -77,12 +77,12 @@ def beyond_accuracy(lists: CSR, task: RankingTask, dataset: Dataset, k: int) -> 
     """
     counts = popularity(dataset)
     users = int((dataset.histories(TRAIN).lengths > 0).sum())
-    catalogue = task.item_count if task.subset is None else int(task.subset.sum())
+    catalog = task.item_count if task.subset is None else int(task.subset.sum())
     surprise = -np.log2(np.maximum(counts, 1) / max(users, 1))
     popular = _mean(lists, counts)
     history_popularity = _mean(CSR.of(task.queries.history), counts)
     figures = {
-        "coverage": len(np.unique(lists.items)) / catalogue,
+        "coverage": len(np.unique(lists.items)) / catalog,
         "novelty": _mean(lists, surprise),
         "diversity": _diversity(lists, dataset, counts),
         "popularity": popular,

@@ -33,7 +33,7 @@ class TileInputs:
     """Queries in the order of their tiles, with padding.
 
     numbers: int64 [Q], of the queries in the task. target_numbers: int64 [S], of the targets in the
-    task; those of the padding, which come last, are left out. items: the size of the catalogue.
+    task; those of the padding, which come last, are left out. items: the size of the catalog.
     lists: if all items are ranked; candidates: int64 [Q, 1 + C], if they are sampled. others:
     bool [N], candidates of no query.
     """

@@ -162,7 +162,7 @@ class RuledTopK:
                     f"diversity needs item vectors, and {self.model.name} has none: its score is "
                     "not the product of a user's and an item's vector"
                 )
-            table = scorer.catalogue.table
+            table = scorer.catalog.table
             vectors = table.block(0, len(table)).detach().float().cpu().numpy()
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         unit: NDArray[np.float32] = vectors / np.maximum(lengths, 1e-12)

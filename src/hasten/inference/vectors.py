@@ -60,7 +60,7 @@ def vectors(loaded: LoadedRun, what: What | None = None, until: Until = "test") 
     with scoring(loaded.model):
         if chosen == "users":
             return _embeddings(_of_users(loaded, dataset, until), dataset.users, "user")
-        table = _scorer(loaded, dataset, np.zeros(1, np.int64), "train").catalogue.table
+        table = _scorer(loaded, dataset, np.zeros(1, np.int64), "train").catalog.table
         return _embeddings(table.block(0, len(table)), dataset.items, "item")
 
 

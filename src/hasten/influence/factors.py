@@ -1,7 +1,7 @@
 """Gradients of single loss terms, stored as the factors that their inner products need.
 
-A loss term belongs to a query with the vector x [D], which scores catalogue row j as
-``x · E_j + b_j``. With the residuals ρ = ∂ℓ/∂s over the catalogue, its gradient is
+A loss term belongs to a query with the vector x [D], which scores catalog row j as
+``x · E_j + b_j``. With the residuals ρ = ∂ℓ/∂s over the catalog, its gradient is
 
 - of the table E: ρ xᵀ, plus a [D] at row e if the query reads row e of the same table;
 - of the bias: ρ;
@@ -19,7 +19,7 @@ Residuals of the losses, with the scores s:
 - positive: the binary cross-entropy of entry j alone: (σ(s_j) - y') 1[j]; y' is 1 except for the
   label smoothing of ``1-n``.
 
-Shapes: n terms of m queries, D width, N catalogue rows, k terms with row gradients.
+Shapes: n terms of m queries, D width, N catalog rows, k terms with row gradients.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Factors:
 
     query: int64 [n] the query of each term, None if every term has its own, in order. vectors:
     [m, D]; dense: [m, N] or None; target: int64 [n] and value: [n], or both None; bias: whether the
-    catalogue has one. entity: int64 [m] and rows: None if only the output layer counts.
+    catalog has one. entity: int64 [m] and rows: None if only the output layer counts.
     """
 
     query: Tensor | None
@@ -94,7 +94,7 @@ class Factors:
         return len(self.vectors if self.query is None else self.query)
 
     def residuals_at(self, rows: Tensor) -> Tensor:
-        """[n, k] the residuals of the terms at k catalogue rows."""
+        """[n, k] the residuals of the terms at k catalog rows."""
         total = self.vectors.new_zeros(len(self), len(rows))
         if self.dense is not None:
             total += per_term(self.dense.index_select(1, rows), self.query)

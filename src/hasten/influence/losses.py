@@ -95,7 +95,7 @@ class TripleLosses:
 class EventLosses(EventTerms):
     """Training interactions, and test interactions: ``targets`` after ``histories``.
 
-    items: the size of the catalogue.
+    items: the size of the catalog.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ def products(test: Factors, train: Factors, arithmetic: Arithmetic) -> Tensor:
         return scores if train.query is None else scores.index_select(1, train.query)
 
     def train_residuals(rows: Tensor) -> Tensor:
-        """[t, n] the residual of each training term at one catalogue row per test."""
+        """[t, n] the residual of each training term at one catalog row per test."""
         return train.residuals_at(rows).T
 
     residuals = test.vectors.new_zeros(len(test), len(train))
@@ -81,7 +81,7 @@ def paired_products(factors: Factors, first: Tensor, second: Tensor) -> Tensor:
         return products
 
     def residual(terms: Tensor, queries: Tensor, rows: Tensor) -> Tensor:
-        """[p] the residual of each of the terms at one catalogue row each."""
+        """[p] the residual of each of the terms at one catalog row each."""
         total = factors.vectors.new_zeros(len(terms))
         if factors.dense is not None:
             total += factors.dense[queries, rows]

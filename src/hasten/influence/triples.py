@@ -89,7 +89,7 @@ class TripleFactors:
     ) -> None:
         self.model, self.encoder, self.answers = model, encoder, answers
         self.layers, self.arithmetic = layers, arithmetic
-        #: residuals over the whole catalogue
+        #: residuals over the whole catalog
         self.whole = loss == "training"
         #: all answers of a query in one term
         self.shared = self.whole and model.options.loss == "1-n"

@@ -23,7 +23,7 @@ from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
 from hasten.objectives.fixed_shapes import capacities, capacity, padded
 from hasten.objectives.triple_queries import both_directions, known_of_examples, training_queries
 from hasten.ops.dense.group_moments import GroupMoments
-from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
+from hasten.ops.losses.catalog_targets import CatalogTargets, LabelPairs
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key, signed
 from hasten.ops.transfer import to_device
@@ -55,7 +55,7 @@ class CompletionMicroBatch:
     target: Tensor | None = None
     negatives: Tensor | None = None
     scale: float = 1.0
-    answers: CatalogueTargets | LabelPairs | None = None
+    answers: CatalogTargets | LabelPairs | None = None
     weight: Tensor | None = None
 
     def triples(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -225,9 +225,9 @@ class KvsAllExamples(Examples):
         )
         if self.fixed is not None and self.fixed[0] == len(ids):
             return self._padded(made, capacity(self.fixed[1], len(answer)))
-        targets: CatalogueTargets | LabelPairs
+        targets: CatalogTargets | LabelPairs
         if self.softmax:
-            targets = CatalogueTargets.build(answer, query, len(ids))
+            targets = CatalogTargets.build(answer, query, len(ids))
         else:
             targets = LabelPairs.build(query, answer)
         return replace(made, answers=targets)
@@ -242,11 +242,11 @@ class KvsAllExamples(Examples):
         assert made.answer is not None
         weight = padded(torch.ones(len(made.answer)), size)
         query, answer = padded(made.answer_query, size), padded(made.answer, size)
-        targets: CatalogueTargets | LabelPairs = LabelPairs(query, answer, None, weight)
+        targets: CatalogTargets | LabelPairs = LabelPairs(query, answer, None, weight)
         if self.softmax:
             counts = torch.bincount(made.answer_query, minlength=len(made.entity))
             largest = float(self.answers.lengths.max())
-            targets = CatalogueTargets(answer, query, counts, None, largest, weight)
+            targets = CatalogTargets(answer, query, counts, None, largest, weight)
         return replace(made, answer_query=query, answer=answer, answers=targets, weight=weight)
 
 

@@ -41,7 +41,7 @@ class NextItemMicroBatch(SequenceBatch):
     """The sequences of a micro-batch with S targets.
 
     targets: int64 [S] items. negatives: int64 [S, k] items, None for losses over the whole
-    catalogue. Both have a row for each padding target too.
+    catalog. Both have a row for each padding target too.
     """
 
     targets: Tensor

@@ -22,7 +22,7 @@ class KnownItems:
     """For each row, the items that a sample must avoid, prepared for :func:`negatives`.
 
     keys: int64 [n] ascending, ``row * (N + 1) + (h_i - i)``; offsets: int64 [rows + 1];
-    count: N, the size of the catalogue.
+    count: N, the size of the catalog.
     """
 
     keys: Tensor

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
+from hasten.ops.losses.catalog_loss import catalog_cross_entropy
 from hasten.ops.losses.sampled_softmax import sampled_softmax
 from tests.ops.reference import sampled_softmax_reference
 
@@ -43,7 +43,7 @@ def test_with_every_item_once_it_is_the_whole_softmax():
     everything = torch.arange(ROWS)
     masked = torch.arange(TARGETS) * ROWS + targets
     ours = sampled_softmax(x, rows, targets, everything, torch.zeros(ROWS), masked)
-    whole = catalogue_cross_entropy(x, [rows], targets)
+    whole = catalog_cross_entropy(x, [rows], targets)
     assert ours.item() == pytest.approx(whole.item(), rel=1e-12)
     for a, b in zip(
         *(torch.autograd.grad(value, (x, rows)) for value in (ours, whole)), strict=True

@@ -13,7 +13,7 @@ from hasten.ops.graph.csr import CSR
 from hasten.ops.ranking import column_blocks as blocks_module
 from hasten.ops.ranking.lists import RankingLists
 from hasten.ops.ranking.rank_all import rank_all, rank_among
-from hasten.scoring import Catalogue, FactorScorer
+from hasten.scoring import Catalog, FactorScorer
 from tests.ops.reference import rank_all_reference
 
 
@@ -115,12 +115,12 @@ def test_an_excluded_target_is_ranked_but_competes_with_no_other() -> None:
 
 
 @pytest.mark.parametrize("columns", [None, 512, 1000])
-def test_identical_catalogue_rows_tie_wherever_they_stand(columns: int | None) -> None:
+def test_identical_catalog_rows_tie_wherever_they_stand(columns: int | None) -> None:
     torch.manual_seed(0)
     count, copies = 2501, [0, 7, 1023, 1024, 2047, 2499, 2500]
     table = torch.randn(count, 64)
     table[copies] = table[0].clone()
-    scorer = FactorScorer(torch.randn(256, 64), Catalogue(Rows(table), torch.zeros(count)))
+    scorer = FactorScorer(torch.randn(256, 64), Catalog(Rows(table), torch.zeros(count)))
     found = rank_all(scorer, count, RankingLists.of(csr([[2500]] * 256)), columns=columns)
     assert found.tied.tolist() == [len(copies) - 1] * 256
 
@@ -183,7 +183,7 @@ def listing(monkeypatch: pytest.MonkeyPatch, queries: int, count: int) -> Listin
     table[count // 2] = table[1]
     bias = torch.randn(count)
     bias[count // 2] = bias[1]
-    return Listing(torch.randn(queries, 6), Catalogue(Rows(table), bias))
+    return Listing(torch.randn(queries, 6), Catalog(Rows(table), bias))
 
 
 @pytest.mark.parametrize("off", [0.0, 1e-3])
@@ -204,7 +204,7 @@ def test_scores_of_listed_targets_replace_a_second_product_if_they_are_those_of_
     assert found.tied.tolist()[0] == 1
 
 
-def test_candidates_of_a_large_catalogue_are_scored_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_candidates_of_a_large_catalog_are_scored_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     scorer = listing(monkeypatch, 4, 50)
     candidates = torch.from_numpy(np.random.default_rng(0).integers(0, 50, (4, 9)))
     candidates[:, 0], candidates[:, 3] = 1, 25  # equal rows

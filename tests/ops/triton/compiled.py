@@ -19,7 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from hasten.ops.triton import (
-    catalogue_gradients,
+    catalog_gradients,
     cross_entropy,
     edge_attention,
     interval_attention,
@@ -98,7 +98,7 @@ def all_kernels(capability: int) -> Iterator[dict[str, Any]]:
             one = {**SINGLE, "bias": None}
             yield compiled(cross_entropy._log_sum_exp, kind, capability, of_one, **one)
             yield compiled(one_to_many._losses, kind, capability, of_lists)
-            kernel, one = catalogue_gradients._gradient, {**one, "counts": None, "bias_out": None}
+            kernel, one = catalog_gradients._gradient, {**one, "counts": None, "bias_out": None}
             sigmoid = {"lse": None, "counts": None}
             for of_table in (False, True):
                 of = {"OF_TABLE": of_table}

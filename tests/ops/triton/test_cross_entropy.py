@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hasten.ops.losses import catalogue_loss
-from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy_reference
+from hasten.ops.losses import catalog_loss
+from hasten.ops.losses.catalog_loss import catalog_cross_entropy_reference
 
 pytest.importorskip("triton", reason="Triton has no package for this system")
 from hasten.ops.triton.cross_entropy import cross_entropy
@@ -51,7 +51,7 @@ def found_and_expected(
     scale = 2.0**15 if kind == torch.float16 else 1.0
     loss = cross_entropy(x, blocks, target, bias, query, kind, scale, block)
     x, bias, blocks = split(exact)
-    reference = catalogue_cross_entropy_reference(x, blocks, target, bias, query)
+    reference = catalog_cross_entropy_reference(x, blocks, target, bias, query)
     found = [loss, *torch.autograd.grad(0.37 * loss, ours)]
     return found, [reference, *torch.autograd.grad(0.37 * reference, exact)]
 
@@ -127,12 +127,12 @@ def test_extreme_scores_stay_finite():
 @pytest.mark.parametrize("several", [False, True])
 def test_the_loss_of_models_is_computed_by_it_where_it_fits(several, monkeypatch):
     (x, bias, table), target, query = problem(several, True, 1)
-    monkeypatch.setattr(catalogue_loss, "uses_triton", lambda *_: True)
-    loss = catalogue_loss.catalogue_cross_entropy(x, [table], target, bias, None, query)
-    reference = catalogue_cross_entropy_reference(x, [table], target, bias, query)
+    monkeypatch.setattr(catalog_loss, "uses_triton", lambda *_: True)
+    loss = catalog_loss.catalog_cross_entropy(x, [table], target, bias, None, query)
+    reference = catalog_cross_entropy_reference(x, [table], target, bias, query)
     torch.testing.assert_close(loss, reference)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        low = catalogue_loss.catalogue_cross_entropy(
+        low = catalog_loss.catalog_cross_entropy(
             x.requires_grad_(), [table], target, bias, None, query
         )
     assert low.grad_fn.scores.x.dtype == torch.bfloat16

@@ -72,11 +72,11 @@ def list_sets(json: bool = options.JSON, debug: bool = options.DEBUG) -> None:  
     hasten data list
     """
     from hasten.data.readers import READERS, triples, typed  # noqa: PLC0415
-    from hasten.data.sources.catalogue import CATALOGUE, Fetched  # noqa: PLC0415 - slow to import
+    from hasten.data.sources.catalog import CATALOG, Fetched  # noqa: PLC0415 - slow to import
     from hasten.data.sources.fetch import cached  # noqa: PLC0415
 
     sets: list[dict[str, Any]] = []
-    for entry in CATALOGUE.values():
+    for entry in CATALOG.values():
         entry_row: dict[str, Any] = {"name": entry.name, "summary": entry.summary}
         if isinstance(entry, Fetched):
             entry_row |= {
@@ -263,11 +263,11 @@ def fetch(
     from rich import console as terminal  # noqa: PLC0415 - slow to import
     from rich import progress as rich  # noqa: PLC0415
 
-    from hasten.data.sources.catalogue import CATALOGUE, Fetched  # noqa: PLC0415
+    from hasten.data.sources.catalog import CATALOG, Fetched  # noqa: PLC0415
     from hasten.data.sources.fetch import DEFAULT_CAP  # noqa: PLC0415
     from hasten.data.sources.fetch import fetch as download  # noqa: PLC0415
 
-    entry = CATALOGUE.get(name)
+    entry = CATALOG.get(name)
     if isinstance(entry, Fetched):
         output.say(f"{entry.summary}\n{entry.licence}")
     columns = (rich.BarColumn(), rich.DownloadColumn(), rich.TimeRemainingColumn())

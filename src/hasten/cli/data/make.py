@@ -60,7 +60,7 @@ def make(
     hasten data make sequences --out events.csv --users 5000 --items 1000
     """
     from hasten.data.samples.files import write_sample  # noqa: PLC0415 - slow to import
-    from hasten.data.sources.catalogue import CATALOGUE  # noqa: PLC0415
+    from hasten.data.sources.catalog import CATALOG  # noqa: PLC0415
 
     sizes: tuple[int | None, ...] = (users, items, events)
     for flag, sample, size in (("families", "families", families), ("genes", "medicine", genes)):
@@ -75,7 +75,7 @@ def make(
     output.say(f"{written['data']}: " + ", ".join(f"{written[name]:,} {name}" for name in counts))
     if written.get("names"):
         output.say(f"{written['names']}: the names")
-    model = "tisasrec" if kind == "sittings" else FIRST_MODEL[CATALOGUE[kind].kind]
+    model = "tisasrec" if kind == "sittings" else FIRST_MODEL[CATALOG[kind].kind]
     output.say(f"next: hasten train {model} {written['data']}")
     if json:
         output.write_json(written)

@@ -29,7 +29,7 @@ from hasten.data.interactions.assemble import require_same_columns
 from hasten.data.readers import names
 from hasten.data.readers.blocks import open_blocks
 from hasten.data.readers.table import Blocks
-from hasten.data.sources import catalogue
+from hasten.data.sources import catalog
 from hasten.data.sources.files import Files, locate
 from hasten.data.store_folder.files import (
     describe,
@@ -72,7 +72,7 @@ def prepare(
             f"{', '.join(others)}: not applied by data prepare; options of the split are given to "
             "hasten train STORE, others need the data in memory: hasten train MODEL FILE"
         )
-    if catalogue.registered(options.path) is not None:
+    if catalog.registered(options.path) is not None:
         raise UsageError(f"{options.path} is small: train from it by its name")
     with new_store(out, overwrite, EventManifest) as folder:
         written = _write(options, locate(options), folder, report)

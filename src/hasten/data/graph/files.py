@@ -15,7 +15,7 @@ from hasten.data.readers import triples as reader
 from hasten.data.readers import typed
 from hasten.data.readers.interface import Claim
 from hasten.data.readers.typed import EDGE_FILES, FORMATS, METAEDGES, EdgeFile
-from hasten.data.sources import catalogue
+from hasten.data.sources import catalog
 from hasten.data.sources.archives import is_archive, unpack
 from hasten.data.sources.file_names import stem
 from hasten.data.sources.files import (
@@ -202,7 +202,7 @@ def _first_claims(options: TripleOptions) -> bool:
     if path is None:
         return False
     try:
-        if options.train is None and (entry := catalogue.registered(path)) is not None:
+        if options.train is None and (entry := catalog.registered(path)) is not None:
             return entry.kind == "typed"
         first = _edge_files(options)[0][0]
         return typed.claim(sample(first)) is not None

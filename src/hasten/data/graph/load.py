@@ -26,7 +26,7 @@ from hasten.data.readers.features import FeatureFile, open_features
 from hasten.data.readers.interface import Columns
 from hasten.data.readers.names import read_names
 from hasten.data.readers.node_table import NodeTable, read_nodes
-from hasten.data.sources import catalogue
+from hasten.data.sources import catalog
 from hasten.data.sources.fetch import fetched_options
 from hasten.data.sources.files import Files, refuse_options, resolve, set_name
 from hasten.data.tables import TYPE_MARK, KnowledgeGraph, Modality
@@ -53,13 +53,13 @@ def load_graph(options: TripleOptions, seed: int, table: Any = None) -> Knowledg
             path = Path(options.names)
             read.names, read.files = read_names(path), (file_digest(path),)
         return assemble_graph(read, options, seed)
-    name, entry = None, catalogue.registered(options.path)
+    name, entry = None, catalog.registered(options.path)
     if entry is None and holds_typed(options):
         return assemble_graph(_read_typed(options), options, seed)
     if entry is not None:
         if entry.kind not in ("triples", "typed"):
             raise DataError(f"{options.path} holds interactions, not triples")
-        if isinstance(entry, catalogue.Sample):
+        if isinstance(entry, catalog.Sample):
             return assemble_graph(_sample(entry, options), options, seed)
         # of the registered sets, only samples are typed: downloads hold triples
         options, name = fetched_options(entry, options), entry.name
@@ -111,7 +111,7 @@ def table_of_nodes(options: TripleOptions, first: typed.EdgeFile) -> NodeTable |
     return read_nodes(tables[0]) if tables and first.form == typed.METAEDGES else None
 
 
-def _sample(entry: catalogue.Sample, options: TripleOptions) -> GraphRead:
+def _sample(entry: catalog.Sample, options: TripleOptions) -> GraphRead:
     """A built-in sample: always the same triples, whatever the seed of the run."""
     refuse_options(
         f"the built-in sample {entry.name}", options, (*_FILE_OPTIONS, "names", "columns")

@@ -41,7 +41,7 @@ from hasten.data.graph_store.manifest import GraphManifest
 from hasten.data.graph_store.survey import survey
 from hasten.data.graph_store.triples import CodesByRow, write_triples
 from hasten.data.readers.names import with_names
-from hasten.data.sources import catalogue
+from hasten.data.sources import catalog
 from hasten.data.sources.files import set_name
 from hasten.data.splits import given_parts
 from hasten.data.store_folder.files import (
@@ -79,7 +79,7 @@ def prepare_graph(
     if options.unknown == "rank-last":
         raise UsageError("data.unknown=rank-last: a store does not mark triples; drop or keep them")
     check_format_and_split(options)
-    if catalogue.registered(options.path) is not None:
+    if catalog.registered(options.path) is not None:
         raise UsageError(f"{options.path} is small: train from it by its name")
     with new_store(out, overwrite, GraphManifest) as folder:
         files = typed_files(options)

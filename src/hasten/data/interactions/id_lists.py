@@ -19,7 +19,7 @@ from hasten.data.readers import cells
 from hasten.data.readers.columns import SYNONYMS, plain
 from hasten.data.readers.names import read_pairs
 from hasten.data.readers.recbole import atomic_header
-from hasten.data.sources import catalogue
+from hasten.data.sources import catalog
 from hasten.data.sources.fetch import fetched_options
 from hasten.data.sources.files import locate
 from hasten.data.tables import Dataset, Vocabulary
@@ -84,7 +84,7 @@ def load_with_lists(
     options: InteractionOptions,
     seed: int,
     table: object | None,
-    entry: catalogue.Entry | None,
+    entry: catalog.Entry | None,
     kg: str | None = None,
     links: str | None = None,
 ) -> tuple[Dataset, KnowledgeFiles, dict[str, NumberedList]]:
@@ -94,7 +94,7 @@ def load_with_lists(
     interactions, and the lists by role.
     """
     name = None
-    if isinstance(entry, catalogue.RemoteFolder):
+    if isinstance(entry, catalog.RemoteFolder):
         options, name, entry = fetched_options(entry, options), entry.name, None
     files = locate_knowledge(options, None if entry else options.path, kg, links)
     options = files.reading(options)

@@ -12,7 +12,7 @@ from hasten.data.readers import recognize
 from hasten.data.readers.arrow import open_memory, tables_by_part
 from hasten.data.readers.interface import Read
 from hasten.data.readers.names import read_names
-from hasten.data.sources import catalogue
+from hasten.data.sources import catalog
 from hasten.data.sources.fetch import fetched_options
 from hasten.data.sources.files import Files, locate, refuse_options
 from hasten.data.tables import Dataset
@@ -39,12 +39,12 @@ def load_dataset(
 
 def _read(options: InteractionOptions) -> Read:
     """Read the sample, the fetched set or the files that the options name."""
-    entry = catalogue.registered(options.path)
+    entry = catalog.registered(options.path)
     if entry is None:
         return _read_files(locate(options), options)
     if entry.kind in ("triples", "typed"):
         raise DataError(f"{options.path} holds triples, not interactions of users")
-    if isinstance(entry, catalogue.Sample):
+    if isinstance(entry, catalog.Sample):
         return _read_sample(entry, options)
     options = fetched_options(entry, options)
     read = _read_files(locate(options), options, entry.names_encoding)
@@ -55,7 +55,7 @@ def _read(options: InteractionOptions) -> Read:
 def _read_files(files: Files, options: InteractionOptions, encoding: str = "utf-8") -> Read:
     """Read the located files; encoding: that of the file of names."""
     notes = files.notes
-    if options.path in catalogue.CATALOGUE:
+    if options.path in catalog.CATALOG:
         notes = (f"read from the path {options.path}, not the registered set of that name", *notes)
     if files.times is not None:
         options = options.model_copy(update={"times": str(files.times)})
@@ -73,7 +73,7 @@ def _read_files(files: Files, options: InteractionOptions, encoding: str = "utf-
     return read
 
 
-def _read_sample(entry: catalogue.Sample, options: InteractionOptions) -> Read:
+def _read_sample(entry: catalog.Sample, options: InteractionOptions) -> Read:
     """A built-in sample: always the same data, whatever the seed of the run."""
     refuse_options(
         f"the built-in sample {entry.name}", options, (*_FILE_OPTIONS, "names", "columns")

@@ -17,7 +17,7 @@ from hasten.data.interactions.id_lists import load_with_lists
 from hasten.data.interactions.load import load_dataset
 from hasten.data.interactions.side_files import holds_features, locate_features
 from hasten.data.readers.features import FeatureFile, notes_on, open_features
-from hasten.data.sources import catalogue
+from hasten.data.sources import catalog
 from hasten.data.sources.files import set_name
 from hasten.data.tables import Dataset, Modality, Vocabulary
 from hasten.errors import DataError
@@ -51,7 +51,7 @@ def load_with_feature_files(
     options: FeatureOptions, seed: int, table: object | None = None
 ) -> tuple[Dataset, dict[str, FeatureFile]]:
     """The interactions with all items that have features, and the opened files by modality."""
-    entry = None if table is not None else catalogue.registered(options.path)
+    entry = None if table is not None else catalog.registered(options.path)
     if table is None and entry is None:
         files = locate_features(options)
     else:  # only named files: there is no folder to look in
@@ -62,7 +62,7 @@ def load_with_feature_files(
         source = replace(dataset.source.plus([files.note]), path=options.path)
         dataset = replace(dataset, name=set_name(Path(options.path or "")), source=source)
     opened = {name: open_features(path) for name, path in files.files.items()}
-    if not opened and isinstance(entry, catalogue.Sample) and entry.kind == "features":
+    if not opened and isinstance(entry, catalog.Sample) and entry.kind == "features":
         made = entry.make().features
         opened = {n: FeatureFile(Path(n), values, None, True) for n, values in made.items()}
     return (_all_items(dataset, opened) if opened else dataset), opened
@@ -153,7 +153,7 @@ def load_pairs(options: PairOptions, seed: int, table: object | None = None) -> 
     Raises:
         DataError: what is wrong, with file, line and text.
     """
-    entry = None if table is not None else catalogue.registered(options.path)
+    entry = None if table is not None else catalog.registered(options.path)
     if options.features or (table is None and holds_features(options)):
         return load_with_feature_files(options, seed, table)[0]
     return load_with_lists(options, seed, table, entry)[0]

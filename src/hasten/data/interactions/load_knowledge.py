@@ -20,7 +20,7 @@ from hasten.data.readers.arrow import open_memory
 from hasten.data.readers.columns import TRIPLE_ROLES
 from hasten.data.readers.interface import Columns
 from hasten.data.readers.triples import read_triples
-from hasten.data.sources import catalogue
+from hasten.data.sources import catalog
 from hasten.data.tables import Dataset, Facts, Triples, Vocabulary
 from hasten.errors import DataError
 
@@ -37,13 +37,13 @@ def load_knowledge(
     Raises:
         DataError: what is wrong, with file, line and text.
     """
-    entry = None if table is not None else catalogue.registered(options.path)
+    entry = None if table is not None else catalog.registered(options.path)
     dataset, files, lists = load_with_lists(options, seed, table, entry, options.kg, options.links)
     if files.kg is not None:
         with unpacked(files.kg) as path_of_triples:
             columns = read_triples(path_of_triples, DataOptions())
         dataset = _with_source(dataset, files.kg, files.links)
-    elif isinstance(entry, catalogue.Sample) and entry.kind == "facts":
+    elif isinstance(entry, catalog.Sample) and entry.kind == "facts":
         facts, name = entry.make().facts, f"{entry.name} facts"
         columns = open_memory(facts, DataOptions(), name, TRIPLE_ROLES).parsed()
     elif not required:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from hasten.config import FeatureOptions, InteractionOptions, KnowledgeOptions
-from hasten.data.sources import catalogue
+from hasten.data.sources import catalog
 from hasten.data.sources.archives import is_archive, unpack
 from hasten.data.sources.file_names import stem
 from hasten.data.sources.files import (
@@ -101,7 +101,7 @@ def _ordered(files: dict[str, Path]) -> dict[str, Path]:
 
 def holds_features(options: FeatureOptions) -> bool:
     """Whether there are item features: named, or beside the interactions."""
-    entry = catalogue.registered(options.path)
+    entry = catalog.registered(options.path)
     if entry is not None:
         return bool(options.features) or entry.kind == "features"
     return bool(locate_features(options).files)
@@ -204,7 +204,7 @@ def _first_file(paths: Iterable[Path]) -> Path | None:
 
 def holds_knowledge(options: KnowledgeOptions) -> bool:
     """Whether there is a knowledge graph beside the interactions that the options name."""
-    entry = catalogue.registered(options.path)
+    entry = catalog.registered(options.path)
     if entry is not None and entry.kind == "facts":
         return True
     path = options.path if entry is None else None

@@ -65,7 +65,7 @@ def first_pairs(user: Int64, item: Int64, events: int) -> tuple[Int64, Int64]:
     return user[is_first], item[is_first]
 
 
-def catalogue_sizes(
+def catalog_sizes(
     users: int | None,
     items: int | None,
     events: int | None,

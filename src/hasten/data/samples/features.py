@@ -14,7 +14,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from hasten.arrays import Int64
-from hasten.data.samples.base import SampleSet, catalogue_sizes, first_pairs, integers, uniform
+from hasten.data.samples.base import SampleSet, catalog_sizes, first_pairs, integers, uniform
 
 _SIZES = (600, 2400, 6_000)
 _STYLES = ("Baroque", "Cubist", "Gothic", "Minimal", "Pop", "Romantic", "Surreal", "Woodcut")
@@ -37,7 +37,7 @@ def make_gallery(
     Raises:
         DataError: sizes that do not go together.
     """
-    users, items, events = catalogue_sizes(users, items, events, _SIZES, 200, (10, "a tenth"))
+    users, items, events = catalog_sizes(users, items, events, _SIZES, 200, (10, "a tenth"))
     style = integers(len(_STYLES), items, 40, seed)
     subject = integers(len(_SUBJECTS), items, 41, seed)
     user, item = _looked_at(users, events, style, subject, seed)

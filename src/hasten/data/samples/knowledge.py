@@ -13,7 +13,7 @@ import pyarrow as pa
 from hasten.arrays import Int64
 from hasten.data.samples.base import (
     SampleSet,
-    catalogue_sizes,
+    catalog_sizes,
     first_pairs,
     integers,
     permutation,
@@ -39,7 +39,7 @@ def make_library(
     Raises:
         DataError: sizes that do not go together.
     """
-    users, items, events = catalogue_sizes(users, items, events, _SIZES, 40, (4, "a quarter"))
+    users, items, events = catalog_sizes(users, items, events, _SIZES, 40, (4, "a quarter"))
     authors = items // _AUTHORS_EACH
     author = np.minimum(np.arange(items) // _AUTHORS_EACH, authors - 1)
     genre_of_author = integers(len(_GENRES), authors, 30, seed)

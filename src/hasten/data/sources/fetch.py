@@ -25,7 +25,7 @@ from hasten.atomic_write import fsync_path
 from hasten.config import DataOptions
 from hasten.data.columns.text import file_digest
 from hasten.data.sources import archives
-from hasten.data.sources.catalogue import CATALOGUE, GIT, Fetched, RemoteFolder, find, git_name
+from hasten.data.sources.catalog import CATALOG, GIT, Fetched, RemoteFolder, find, git_name
 from hasten.errors import DataError, HastenError, UsageError
 
 Options = TypeVar("Options", bound=DataOptions)
@@ -97,7 +97,7 @@ def fetch(
         HastenError: the download failed.
     """
     name, url, digest = _target(name_or_url, sha256)
-    entry = CATALOGUE.get(name_or_url)
+    entry = CATALOG.get(name_or_url)
     remote_files = {_file_name(url): (url, digest)}
     if isinstance(entry, RemoteFolder) and sha256 is None:
         remote_files = {file: (f"{url}/{file}", kind) for file, kind in entry.files.items()}

@@ -22,7 +22,7 @@ from hasten.ops.graph.spmm_rows import MOST_VISITED, visits_all
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import FixedTable
 from hasten.ops.transfer import to_device
-from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
+from hasten.scoring import Catalog, FactorScorer, RecommenderQueries
 
 #: metrics and split of the published experiments with users and items
 PAIR_DEFAULTS: Mapping[str, Any] = {
@@ -143,4 +143,4 @@ class NodeVectorModel(CollaborativeModel):
         vectors = self._vectors()
         user = to_device(torch.from_numpy(queries.user), vectors.device) + self.sizes.items
         items = FixedTable(vectors[: self.sizes.items])
-        return FactorScorer(vectors.index_select(0, user), Catalogue(items))
+        return FactorScorer(vectors.index_select(0, user), Catalog(items))

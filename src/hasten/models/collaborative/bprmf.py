@@ -26,7 +26,7 @@ from hasten.ops.sharded_table import divisible_table
 from hasten.ops.table import Table
 from hasten.ops.table_rows import is_large_on_device
 from hasten.ops.transfer import to_device
-from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
+from hasten.scoring import Catalog, FactorScorer, RecommenderQueries
 
 
 class BPRMFOptions(ModelOptions):
@@ -77,4 +77,4 @@ class BPRMF(CollaborativeModel):
     def scorer(self, queries: RecommenderQueries) -> Scorer:
         """``u · i`` for all items."""
         users = self.users.rows(to_device(torch.from_numpy(queries.user), self.device))
-        return FactorScorer(users, Catalogue(self.items))
+        return FactorScorer(users, Catalog(self.items))

@@ -24,7 +24,7 @@ from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.sharded_table import Shard, ShardedFixedTable, ShardedTable, first_rows
 from hasten.ops.table import EmbeddingTable
 from hasten.ops.transfer import to_device
-from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
+from hasten.scoring import Catalog, FactorScorer, RecommenderQueries
 
 
 class GraphNodeModel(NodeVectorModel):
@@ -82,4 +82,4 @@ class GraphNodeModel(NodeVectorModel):
             return super().scorer(queries)
         nodes, items = self.sharded_vectors(self.part)
         user = to_device(torch.from_numpy(queries.user), self.device) + self.first_user
-        return FactorScorer(nodes.rows(user), Catalogue(items))
+        return FactorScorer(nodes.rows(user), Catalog(items))

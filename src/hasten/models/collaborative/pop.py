@@ -14,7 +14,7 @@ from hasten.models.interface import Model, Sizes
 from hasten.models.supports import FITTED
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import FixedTable
-from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
+from hasten.scoring import Catalog, FactorScorer, RecommenderQueries
 
 
 class PopOptions(ModelOptions):
@@ -49,4 +49,4 @@ class Pop(Model):
     def scorer(self, queries: RecommenderQueries) -> Scorer:
         """The counts, the same for every query (exact in float32 below 2^24 per item)."""
         counts = self.counts.to(torch.float32)[:, None]
-        return FactorScorer(counts.new_ones(len(queries), 1), Catalogue(FixedTable(counts)))
+        return FactorScorer(counts.new_ones(len(queries), 1), Catalog(FixedTable(counts)))

@@ -46,13 +46,13 @@ from hasten.objectives.completion import (
 from hasten.objectives.step_rows import StepRowsCompletionPhase, by_rows
 from hasten.ops.dense.group_moments import GroupMoments
 from hasten.ops.dtypes import accumulation_dtype
-from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
+from hasten.ops.losses.catalog_targets import CatalogTargets, LabelPairs
 from hasten.ops.losses.table_losses import table_cross_entropy, table_one_to_many
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.sharded_table import divisible_table
 from hasten.ops.table import EmbeddingTable, Table
 from hasten.ops.transfer import to_device
-from hasten.scoring import Catalogue, FactorScorer, PairScorer, TripleQueries
+from hasten.scoring import Catalog, FactorScorer, PairScorer, TripleQueries
 
 METRICS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
 _SMOOTHING, _NEGATIVES = 0.1, 128
@@ -255,8 +255,8 @@ class FactorizedTripleModel(TripleModel):
         query, answer = batch.answer_query, batch.target if batch.answer is None else batch.answer
         assert answer is not None
         targets = batch.answers
-        if not isinstance(targets, CatalogueTargets):
-            targets = CatalogueTargets.build(answer, query, len(q_BD))
+        if not isinstance(targets, CatalogTargets):
+            targets = CatalogTargets.build(answer, query, len(q_BD))
         loss = table_cross_entropy(q_BD, self.entities, targets, self.bias)
         if smoothing:
             table = self.entities.block(0, self.sizes.entities)
@@ -297,4 +297,4 @@ class FactorizedTripleModel(TripleModel):
         """``q · e_t + b_t`` for all entities t."""
         entity, relation = self._ids(queries)
         vectors = self.vectors(self.entities.rows(entity), relation)
-        return FactorScorer(vectors, Catalogue(self.entities, self.bias))
+        return FactorScorer(vectors, Catalog(self.entities, self.bias))

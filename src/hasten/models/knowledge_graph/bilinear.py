@@ -36,7 +36,7 @@ from hasten.models.knowledge_graph.base import (
 from hasten.models.search_space import Choice, Range
 from hasten.objectives.completion import CompletionMicroBatch
 from hasten.ops.dense.dropout import dropout
-from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
+from hasten.ops.losses.catalog_loss import catalog_cross_entropy
 
 
 class BilinearOptions(FactorizedTripleOptions):
@@ -148,11 +148,11 @@ class BilinearModel(FactorizedTripleModel):
             table = self.relations.block(0, 2 * self.sizes.relations)
             vectors = self.relation_vectors(head, tail)
             if batch.weight is None:
-                loss = catalogue_cross_entropy(vectors, [table], relation)
+                loss = catalog_cross_entropy(vectors, [table], relation)
             else:  # the loss of a vector of zeros is known, and has no gradient
                 used = batch.weight > 0
                 vectors = vectors.masked_fill(~used[:, None], 0.0)
-                loss = catalogue_cross_entropy(vectors, [table], relation)
+                loss = catalog_cross_entropy(vectors, [table], relation)
                 loss = loss - (~used).sum() * math.log(len(table))
             terms.append(("relation", loss, weight))
         return terms

@@ -42,7 +42,7 @@ from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.sharded_table import divisible_table
 from hasten.ops.table import EmbeddingTable, FixedTable
 from hasten.ops.transfer import to_device
-from hasten.scoring import Catalogue, FactorScorer, RecommenderQueries
+from hasten.scoring import Catalog, FactorScorer, RecommenderQueries
 
 #: most sampled rows for which inputs, targets and negatives are gathered together
 FEW_ROWS = 1 << 17
@@ -264,4 +264,4 @@ class SequentialModel(Model):
         return vectors
 
     def scorer(self, queries: RecommenderQueries) -> Scorer:
-        return FactorScorer(self.query_vectors(queries), Catalogue(self.items))
+        return FactorScorer(self.query_vectors(queries), Catalog(self.items))

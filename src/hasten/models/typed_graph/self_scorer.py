@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from hasten.ops.table import FixedTable
-from hasten.scoring import Catalogue, FactorScorer
+from hasten.scoring import Catalog, FactorScorer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ def self_scorer(
     query: Tensor, vectors: Tensor, bias: Tensor, node: Tensor, self_score: Tensor | None
 ) -> FactorScorer:
     """The scorer of these queries [Q, D], with a self-score [Q] of their nodes or without."""
-    catalogue = Catalogue(FixedTable(vectors))
+    catalog = Catalog(FixedTable(vectors))
     if self_score is None:
-        return FactorScorer(query, catalogue, bias)
-    return SelfScorer(query, catalogue, bias, node=node, self_score=self_score)
+        return FactorScorer(query, catalog, bias)
+    return SelfScorer(query, catalog, bias, node=node, self_score=self_score)

@@ -1,4 +1,4 @@
-"""Ragged rows of catalogue ids in compressed sparse rows (CSR)."""
+"""Ragged rows of catalog ids in compressed sparse rows (CSR)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hasten.data.tables import Histories
 
 @dataclass(frozen=True, eq=False)
 class CSR:
-    """One list of catalogue ids per row (compressed sparse rows), on the host.
+    """One list of catalog ids per row (compressed sparse rows), on the host.
 
     offsets: int64 [rows + 1]; items: int64 [n].
     """

@@ -1,7 +1,7 @@
 """Gradients with respect to the logits of a softmax or sigmoid, as fp16 operands of a product.
 
 fp16 rounds numbers below 6e-5 coarsely and turns those below 6e-8 to zero. Most probabilities in a
-softmax over a large catalogue are that small. The loss scale does not help, because it is applied
+softmax over a large catalog are that small. The loss scale does not help, because it is applied
 only to the products of these numbers. So the residuals (gradients with respect to the logits) are
 multiplied by a scale of their own before they are converted to fp16. Their products, which could
 overflow in fp16, are summed in float32 and divided by the scale.

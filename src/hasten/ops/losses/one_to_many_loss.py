@@ -1,4 +1,4 @@
-"""1-N binary cross-entropy over the whole catalogue without a label matrix.
+"""1-N binary cross-entropy over the whole catalog without a label matrix.
 
 For queries x_i with true rows T_i among N, scores s_ij = x_i · e_j + b_j and smoothed labels
 y'_ij = (1 - ε) [j in T_i] + ε / N (Dettmers et al. 2018, section 5, "1-N scoring"):
@@ -6,7 +6,7 @@ y'_ij = (1 - ε) [j in T_i] + ε / N (Dettmers et al. 2018, section 5, "1-N scor
     sum_ij softplus(s_ij) - (1 - ε) sum_{i, j in T_i} s_ij - (ε / N) sum_ij s_ij
 
 so labels are needed at the true rows only. Forward and backward are computed together, a chunk of
-catalogue rows at a time: scores, residual ``sigmoid(s) - y'`` and both gradients. Within a chunk,
+catalog rows at a time: scores, residual ``sigmoid(s) - y'`` and both gradients. Within a chunk,
 element-wise work is done in pieces that stay in the second-level cache. The backward pass only
 scales the stored gradients; it can run once.
 
@@ -28,7 +28,7 @@ from torch.nn import functional as F
 
 from hasten.ops.dense.product import product, product_into
 from hasten.ops.dtypes import accumulation_dtype
-from hasten.ops.losses.catalogue_targets import LabelPairs, without_padding
+from hasten.ops.losses.catalog_targets import LabelPairs, without_padding
 from hasten.ops.losses.half_residuals import residual_product, residual_scale
 from hasten.ops.triton.choice import uses_triton
 
@@ -65,12 +65,12 @@ def one_to_many_of_pairs(
     chunk_bytes: int | None = None,
     total: int | None = None,
 ) -> Tensor:
-    """The sum over all queries and catalogue rows of the binary cross-entropy.
+    """The sum over all queries and catalog rows of the binary cross-entropy.
 
     x: [B, D]; blocks: [N_i, D], the table's shards; pairs: the distinct pairs of a query and a true
-    row of the stacked catalogue; bias: [N] or None; smoothing: ε. scale: the gradient that the loss
+    row of the stacked catalog; bias: [N] or None; smoothing: ε. scale: the gradient that the loss
     will receive. The result does not depend on it; if it is right, the backward pass saves a pass
-    over the gradients. total: the rows of the whole catalogue, if ``blocks`` and ``pairs`` are only
+    over the gradients. total: the rows of the whole catalog, if ``blocks`` and ``pairs`` are only
     those of one process (:mod:`.table_losses`); None: all.
     """
     dtype = x.dtype
@@ -114,7 +114,7 @@ class _OneToMany(torch.autograd.Function):
 
 
 class _Pass:
-    """Loss and gradients of all queries against one chunk of catalogue rows at a time.
+    """Loss and gradients of all queries against one chunk of catalog rows at a time.
 
     Scores are held as [rows, B]: both products that follow read them along their rows.
     """
@@ -174,7 +174,7 @@ class _Pass:
         return loss
 
     def residuals_(self, scores: Tensor, first: int, exact: bool) -> Tensor:
-        """Turn scores [rows, B] from catalogue row ``first`` on into residuals; return the loss."""
+        """Turn scores [rows, B] from catalog row ``first`` on into residuals; return the loss."""
         starts = range(first, first + len(scores), self.piece)
         edges = [*starts, first + len(scores)]
         found = [slice(0)] * len(starts)

@@ -5,7 +5,7 @@ log(c_j / E[c_j]), where c_j is the number of times that item j was drawn (the l
 Bengio & Senécal 2008, equation 12; Yi et al. 2019): the sum over j estimates the sum over the whole
 catalog without bias. The target is not sampled, so its score is not corrected.
 Forward and backward are computed together, a chunk of targets at a time, as in
-:mod:`.catalogue_loss`: peak memory is one chunk of logits, and the gradients of x and rows.
+:mod:`.catalog_loss`: peak memory is one chunk of logits, and the gradients of x and rows.
 Softmax and sums are in float32; under autocast, matrix products are in bf16 or fp16.
 """
 
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from hasten.ops.dense.product import padded_rows
 from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
-from hasten.ops.losses.catalogue_loss import CHUNK_BYTES_CPU, CHUNK_BYTES_DEVICE
+from hasten.ops.losses.catalog_loss import CHUNK_BYTES_CPU, CHUNK_BYTES_DEVICE
 from hasten.ops.losses.half_residuals import residual_product, residual_scale
 
 

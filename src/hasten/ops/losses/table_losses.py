@@ -14,26 +14,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hasten.ops.losses.catalogue_loss import catalogue_cross_entropy
-from hasten.ops.losses.catalogue_targets import CatalogueTargets, LabelPairs
+from hasten.ops.losses.catalog_loss import catalog_cross_entropy
+from hasten.ops.losses.catalog_targets import CatalogTargets, LabelPairs
 from hasten.ops.losses.one_to_many_loss import one_to_many_of_pairs
 from hasten.ops.sharded_table import Concatenation, Shard, ShardedTable
 from hasten.ops.table import Table
 
 
 def table_cross_entropy(
-    x: Tensor, table: Table, targets: CatalogueTargets | Tensor, bias: Tensor | None = None
+    x: Tensor, table: Table, targets: CatalogTargets | Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    """:func:`.catalogue_cross_entropy` of [T, D] queries against all rows of a table.
+    """:func:`.catalog_cross_entropy` of [T, D] queries against all rows of a table.
 
     If the table is sharded: the sum over those targets of all processes whose rows this one holds.
     All processes must call it, those without queries too. bias: [N], or of the rows of this
     process.
     """
     if not isinstance(table, ShardedTable):
-        return catalogue_cross_entropy(x, [table.block(0, len(table))], targets, bias)
+        return catalog_cross_entropy(x, [table.block(0, len(table))], targets, bias)
     if isinstance(targets, Tensor):
-        targets = CatalogueTargets.build(targets, None, len(x))
+        targets = CatalogTargets.build(targets, None, len(x))
     shard, single = table.shard, targets.query is None
     query = torch.arange(len(x), device=x.device) if targets.query is None else targets.query
     queries, pairs = shard.together(len(x), len(query))
@@ -44,9 +44,9 @@ def table_cross_entropy(
         counts.index_add_(0, query, torch.ones_like(query))
     query, item, weight = _held(query, item, shard)
     on_host = query.numpy() if weight is None else None
-    own = CatalogueTargets(item, query, counts, on_host, weight=weight)
+    own = CatalogTargets(item, query, counts, on_host, weight=weight)
     x, bias = _of_all(x, queries, table), _of_shard(bias, shard)
-    return catalogue_cross_entropy(x, [table.weight], own, bias, shard=shard)
+    return catalog_cross_entropy(x, [table.weight], own, bias, shard=shard)
 
 
 def table_one_to_many(

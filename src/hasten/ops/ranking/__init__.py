@@ -1,1 +1,1 @@
-"""Exact ranking and top-k over the catalogue."""
+"""Exact ranking and top-k over the catalog."""

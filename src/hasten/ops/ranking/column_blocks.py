@@ -18,7 +18,7 @@ COLUMNS = 2048
 
 @dataclass(frozen=True)
 class ColumnBlocks:
-    """The catalogue 0..count-1 in blocks of ``columns`` columns; the last one may be narrower."""
+    """The catalog 0..count-1 in blocks of ``columns`` columns; the last one may be narrower."""
 
     count: int
     columns: int

@@ -1,4 +1,4 @@
-"""Exact ranks of targets in the whole catalogue, block by block.
+"""Exact ranks of targets in the whole catalog, block by block.
 
 A target's rank follows from two counts: how many admissible candidates score higher, and how many
 score the same. Both come from comparisons of float32 scores. The target's own score is that of its
@@ -64,10 +64,10 @@ def rank_all(
 ) -> RankCounts:
     """Count the competitors that score higher than each (query, target) pair, and those that tie.
 
-    scorer: scores of the queries of ``lists`` against catalogue rows 0..count-1.
+    scorer: scores of the queries of ``lists`` against catalog rows 0..count-1.
     lists: the targets and the excluded candidates, on the device of the scores. Excluded candidates
     are counted with the others and separately. Other targets of a query compete like any candidate.
-    columns: the width of a block; None: the whole catalogue where ``column_blocks.WHOLE`` allows.
+    columns: the width of a block; None: the whole catalog where ``column_blocks.WHOLE`` allows.
     With several blocks the host waits for the device at most three times.
     """
     blocks = ColumnBlocks.choose(len(lists), count, columns)
@@ -157,7 +157,7 @@ def rank_among(
     """Rank each query's first candidate among its others.
 
     candidates: int64 [Q, 1 + C], on the device of the scores; an item listed twice competes twice.
-    NaN as in :func:`rank_all`. The candidates alone are scored if the catalogue does not fit into
+    NaN as in :func:`rank_all`. The candidates alone are scored if the catalog does not fit into
     one block and the scorer can.
     """
     queries, width = candidates.shape

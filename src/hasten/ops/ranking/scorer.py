@@ -1,4 +1,4 @@
-"""The interface of scorers: scores of queries against ranges of the catalogue."""
+"""The interface of scorers: scores of queries against ranges of the catalog."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import Tensor
 
 
 class Scorer(Protocol):
-    """Scores of a fixed set of queries against blocks of the catalogue."""
+    """Scores of a fixed set of queries against blocks of the catalog."""
 
     def block(self, start: int, stop: int) -> Tensor:
-        """[Q, stop-start] float32 scores of catalogue rows start..stop.
+        """[Q, stop-start] float32 scores of catalog rows start..stop.
 
         The caller may overwrite the returned tensor.
         """
@@ -21,7 +21,7 @@ class Scorer(Protocol):
 
 @runtime_checkable
 class ListScorer(Scorer, Protocol):
-    """A scorer that also scores listed candidates, without the rest of the catalogue."""
+    """A scorer that also scores listed candidates, without the rest of the catalog."""
 
     @property
     def device(self) -> torch.device:

@@ -1,4 +1,4 @@
-"""The exact top k of the whole catalogue, block by block.
+"""The exact top k of the whole catalog, block by block.
 
 Candidates are ordered by score, then by lower id. ``torch.topk`` may return any of several equal
 elements; so it is asked for k + 1, and rows whose k-th place is tied are searched again by int64
@@ -39,7 +39,7 @@ def topk_all(
 ) -> tuple[Tensor, Tensor]:
     """The k best candidates of each query, best first: ids int64 [Q, k], scores float32 [Q, k].
 
-    scorer: scores of ``queries`` queries against catalogue rows 0..count-1. excluded: one row per
+    scorer: scores of ``queries`` queries against catalog rows 0..count-1. excluded: one row per
     query, ids that it must not get. allowed: the only ids that any query may get (blocks without
     one are not scored); None: all. If there are fewer than k candidates, the rest is -1 with a
     score of -inf. columns: the width of a block; None: as in ``rank_all``.

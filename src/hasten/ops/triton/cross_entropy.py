@@ -1,8 +1,8 @@
-"""Full-catalogue cross-entropy in Triton: the logits are never written to memory.
+"""Full-catalog cross-entropy in Triton: the logits are never written to memory.
 
 The forward kernel keeps a running maximum and sum of exponentials for each query (online softmax,
 Milakov & Gimelshein 2018). The backward pass computes the logits again, tile by tile
-(:mod:`.catalogue_gradients`): five matrix products instead of three, in exchange for T x N logits
+(:mod:`.catalog_gradients`): five matrix products instead of three, in exchange for T x N logits
 that are neither written nor read. Sums and softmax are float32, and so are the logits; only
 operands of the matrix products have a lower precision.
 """
@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hasten.ops.triton.catalogue_gradients import Residuals, gradients
+from hasten.ops.triton.catalog_gradients import Residuals, gradients
 from hasten.ops.triton.tiles import Scores, load_rows, scores_of_tile
 
 
@@ -60,7 +60,7 @@ def cross_entropy(
     residual_scale: float,
     block: int | None = None,
 ) -> Tensor:
-    """Sum of cross-entropies, as of :func:`~hasten.ops.losses.catalogue_loss`.
+    """Sum of cross-entropies, as of :func:`~hasten.ops.losses.catalog_loss`.
 
     target, query: as there; with several targets of a query, a target of -1 is none. dtype: of the
     matrix products. residual_scale: of residuals as operands of this type, where a query has one

@@ -4,7 +4,7 @@ The loss is that of :mod:`hasten.ops.losses.one_to_many_loss`. The forward kerne
 
     softplus(s) - (1 - ε) [pair is true] s - (ε / N) s
 
-over tiles of scores; the backward pass computes the scores again (:mod:`.catalogue_gradients`).
+over tiles of scores; the backward pass computes the scores again (:mod:`.catalog_gradients`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from hasten.ops.triton.catalogue_gradients import Residuals, gradients
+from hasten.ops.triton.catalog_gradients import Residuals, gradients
 from hasten.ops.triton.tiles import Scores, load_rows, scores_of_tile
 
 
@@ -59,7 +59,7 @@ def one_to_many(
     residual_scale: float,
     block: int | None = None,
 ) -> Tensor:
-    """The sum over all queries and catalogue rows of the binary cross-entropy.
+    """The sum over all queries and catalog rows of the binary cross-entropy.
 
     row, item: int64 [P], the true pairs; an item of -1 is none. dtype: of the matrix products.
     residual_scale: of residuals as operands of this type. block:

@@ -1,4 +1,4 @@
-"""Square tiles of the scores of queries [T, D] and catalogue rows [N, D]."""
+"""Square tiles of the scores of queries [T, D] and catalog rows [N, D]."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Targets:
-    """The true pairs of queries and rows of one block of the catalogue.
+    """The true pairs of queries and rows of one block of the catalog.
 
     item: int64; one for each query, in order, if starts is None. Otherwise query and item are the
     pairs sorted by tile, and starts [tiles of queries x tiles of items + 1] says where the pairs of
@@ -95,9 +95,9 @@ class Targets:
     def build(
         cls, item: Tensor, query: Tensor | None, rows: int, first: int, count: int, tiling: Tiling
     ) -> Targets:
-        """The targets among ``count`` catalogue rows from ``first`` on.
+        """The targets among ``count`` catalog rows from ``first`` on.
 
-        item: int64 [P] rows of the whole catalogue; query: [P] or None for one target per query.
+        item: int64 [P] rows of the whole catalog; query: [P] or None for one target per query.
         rows: number of queries.
         """
         local = item - first
@@ -114,7 +114,7 @@ class Targets:
 
 @dataclass(frozen=True)
 class Part:
-    """A block of the catalogue in the type of the products, its biases and its targets.
+    """A block of the catalog in the type of the products, its biases and its targets.
 
     dtype: of the block itself, and of its gradient.
     """
@@ -133,7 +133,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Scores:
-    """The factors of the scores ``x eᵀ + b`` of all queries and catalogue rows.
+    """The factors of the scores ``x eᵀ + b`` of all queries and catalog rows.
 
     x: [T, D] in the type of the products. dtype: of x itself, and of its gradient.
     """

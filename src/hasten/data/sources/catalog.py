@@ -86,7 +86,7 @@ Fetched = Remote | RemoteFolder
 Entry = Sample | Fetched
 _KINDS: dict[str, type[Entry]] = {"samples": Sample, "archives": Remote, "folders": RemoteFolder}
 _LISTED = tomllib.loads(files(__package__).joinpath("datasets.toml").read_text("utf-8"))
-CATALOGUE: dict[str, Entry] = {
+CATALOG: dict[str, Entry] = {
     name: kind(name=name, **entry)
     for group, kind in _KINDS.items()
     for name, entry in _LISTED[group].items()
@@ -99,11 +99,11 @@ def find(name: str) -> Entry:
     Raises:
         DataError: there is none; with the nearest name.
     """
-    if name in CATALOGUE:
-        return CATALOGUE[name]
+    if name in CATALOG:
+        return CATALOG[name]
     raise DataError(
         f"{name}: no such file or folder, and no registered data set"
-        f"{did_you_mean(name, CATALOGUE)} (registered: {', '.join(CATALOGUE)})"
+        f"{did_you_mean(name, CATALOG)} (registered: {', '.join(CATALOG)})"
     )
 
 

@@ -1,4 +1,4 @@
-"""Targets of a loss over a catalogue; a query may have several targets."""
+"""Targets of a loss over a catalog; a query may have several targets."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hasten.arrays import Int64
 
 
 @dataclass(frozen=True, eq=False)
-class CatalogueTargets:
+class CatalogTargets:
     """P targets of T queries.
 
-    item: int64 [P] catalogue rows. query: int64 [P] the query of each target, ascending. counts:
+    item: int64 [P] catalog rows. query: int64 [P] the query of each target, ascending. counts:
     [T] targets of each query. query_on_host: ``query``, so that searching it needs no
     synchronization. These are None if each query has exactly one target, in order; counts alone if
     each has one, in any order. largest_count: of ``counts``, or an upper bound. weight: [P] 1, or 0
@@ -31,7 +31,7 @@ class CatalogueTargets:
     weight: Tensor | None = None
 
     @classmethod
-    def build(cls, targets: Tensor, query: Tensor | None, rows: int) -> CatalogueTargets:
+    def build(cls, targets: Tensor, query: Tensor | None, rows: int) -> CatalogTargets:
         """Of int64 [P] targets and queries, ascending, or of one target of each row.
 
         Tensors of the host stay there: :func:`~hasten.ops.transfer.to_device` moves them.
@@ -73,7 +73,7 @@ class CatalogueTargets:
 
 @dataclass(frozen=True, eq=False)
 class LabelPairs:
-    """The pairs of a query and a true row of a catalogue, in the order of the rows.
+    """The pairs of a query and a true row of a catalog, in the order of the rows.
 
     row: int64 [P], the queries; item: int64 [P] ascending; items_on_host: the items again. weight:
     [P] 1, or 0 for padding, which has any row and item; None: no padding. Pairs with padding are in
@@ -97,7 +97,7 @@ class LabelPairs:
     ) -> tuple[Tensor, Tensor | None]:
         """int64, of the pairs with items ``start`` to ``stop``: their indices in [items, width].
 
-        Also their weights, as of :meth:`CatalogueTargets.places`. found: these pairs, if there is
+        Also their weights, as of :meth:`CatalogTargets.places`. found: these pairs, if there is
         no padding. whole: whether these are all items.
         """
         if self.weight is None:

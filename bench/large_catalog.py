@@ -1,7 +1,7 @@
 """Seconds and peak memory of a step of SASRec by the number of items.
 
-    python -m bench.large_catalogue
-    python -m bench.large_catalogue --items 10000 --loss ce
+    python -m bench.large_catalog
+    python -m bench.large_catalog --items 10000 --loss ce
 
 Histories of uniformly drawn items, each size in a fresh process. A step has the targets of 128
 users, 9 each on average. Without the last step of an epoch, which updates every row that the steps
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
         **circumstances(before, chosen.pop("provisional")),
         "settings": chosen,
         "lines": measure(options),
-        "repeat": "python -m bench.large_catalogue " + " ".join(sys.argv[1:]),
+        "repeat": "python -m bench.large_catalog " + " ".join(sys.argv[1:]),
     }
     print(markdown(result))
     if not options.no_record:
@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace) -> list[dict[str, Any]]:
         for items in options.items if number % 2 == 0 else reversed(options.items):
             names = ("loss", "sampling", "negatives", "width", "steps")
             given = " ".join(f"--{name} {getattr(options, name)}" for name in names)
-            command = f"python -m bench.large_catalogue --side --items {items} {given}"
+            command = f"python -m bench.large_catalog --side --items {items} {given}"
             side = Side(f"{items} items", f"{command} --threads {{threads}}")
             reports[items].append(run_side(side, options.threads, True, 1800))
             print(f"{items}: {reports[items][-1]['step_seconds']:.4f} s", file=sys.stderr)

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hasten.ops.dense import product
-from hasten.ops.losses.catalogue_loss import (
-    catalogue_cross_entropy,
-    catalogue_cross_entropy_reference,
+from hasten.ops.losses.catalog_loss import (
+    catalog_cross_entropy,
+    catalog_cross_entropy_reference,
 )
 
 
@@ -23,8 +23,8 @@ def _case(t, n, d, shards, bias, dtype=torch.float64):
 
 def _compare(x, blocks, targets, bias, chunk_bytes, tolerance, of=None):
     leaves = [x, *blocks, *([bias] if bias is not None else [])]
-    loss = catalogue_cross_entropy(x, blocks, targets, bias, chunk_bytes, of)
-    reference = catalogue_cross_entropy_reference(x, blocks, targets, bias, of)
+    loss = catalog_cross_entropy(x, blocks, targets, bias, chunk_bytes, of)
+    reference = catalog_cross_entropy_reference(x, blocks, targets, bias, of)
     torch.testing.assert_close(loss, reference, rtol=tolerance, atol=tolerance)
     ours = torch.autograd.grad(loss * 0.37, leaves)
     expected = torch.autograd.grad(reference * 0.37, leaves)
@@ -60,7 +60,7 @@ def test_extreme_logits_stay_finite():
     x = torch.full((3, 1), 1e4, requires_grad=True)
     table = torch.tensor([[1.0], [-1.0]], requires_grad=True)
     for chunk in (4, 1 << 20):
-        loss = catalogue_cross_entropy(x, [table], torch.tensor([0, 1, 1]), None, chunk)
+        loss = catalog_cross_entropy(x, [table], torch.tensor([0, 1, 1]), None, chunk)
         assert loss.item() == pytest.approx(4e4)
         assert all(torch.isfinite(g).all() for g in torch.autograd.grad(loss, (x, table)))
 
@@ -68,8 +68,8 @@ def test_extreme_logits_stay_finite():
 def test_bf16_autocast_stays_near_and_keeps_float32_gradients():
     x, blocks, targets, _ = _case(300, 200, 32, 1, False, torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss = catalogue_cross_entropy(x, blocks, targets)
-    reference = catalogue_cross_entropy_reference(x, blocks, targets)
+        loss = catalog_cross_entropy(x, blocks, targets)
+    reference = catalog_cross_entropy_reference(x, blocks, targets)
     assert loss.item() == pytest.approx(reference.item(), rel=5e-3)
     (grad,) = torch.autograd.grad(loss, blocks)
     (expected,) = torch.autograd.grad(reference, blocks)
@@ -80,7 +80,7 @@ def test_bf16_autocast_stays_near_and_keeps_float32_gradients():
 def test_memory_does_not_hold_all_logits():
     """The graph keeps gradients only: T×D, N×D and N numbers."""
     x, blocks, targets, _ = _case(512, 1000, 8, 1, False, torch.float32)
-    loss = catalogue_cross_entropy(x, blocks, targets)
+    loss = catalog_cross_entropy(x, blocks, targets)
     assert loss.grad_fn is not None
     assert not loss.grad_fn.saved_tensors  # type: ignore[attr-defined]
     kept = loss.grad_fn.grads  # type: ignore[attr-defined]
@@ -90,13 +90,13 @@ def test_memory_does_not_hold_all_logits():
 def test_the_gradient_of_the_table_is_scaled_where_it_lies():
     """A copy would take as much memory as the table."""
     x, (table,), targets, _ = _case(64, 1000, 8, 1, False, torch.float32)
-    loss = catalogue_cross_entropy(x, [table], targets)
+    loss = catalog_cross_entropy(x, [table], targets)
     assert loss.grad_fn is not None
     address = loss.grad_fn.grads[1].data_ptr()  # type: ignore[attr-defined]
     (loss / 64).backward()
     assert table.grad is not None
     assert table.grad.data_ptr() == address
-    reference = catalogue_cross_entropy_reference(x, [table], targets) / 64
+    reference = catalog_cross_entropy_reference(x, [table], targets) / 64
     (expected,) = torch.autograd.grad(reference, [table])
     torch.testing.assert_close(table.grad, expected, rtol=1e-5, atol=1e-8)
 
@@ -113,7 +113,7 @@ def test_fp16_keeps_the_gradients_of_far_items(chunk_bytes, several):
 
     def gradients(x, scale):
         leaves = [x.requires_grad_(), table.clone().requires_grad_()]
-        loss = catalogue_cross_entropy(leaves[0], leaves[1:], targets, None, chunk_bytes, of)
+        loss = catalog_cross_entropy(leaves[0], leaves[1:], targets, None, chunk_bytes, of)
         return [grad / scale for grad in torch.autograd.grad(loss * scale, leaves)]
 
     expected = gradients(x.clone(), 1.0)

@@ -1,8 +1,8 @@
-"""Gradients of a loss over all scores of queries and catalogue rows, by tiles in Triton.
+"""Gradients of a loss over all scores of queries and catalog rows, by tiles in Triton.
 
 With scores s = x eᵀ + b and residuals r = ∂loss/∂s, the gradients are r e, rᵀ x and the sums of r
 over the queries. One kernel computes the first, or the other two: a program owns a tile of queries
-(or catalogue rows), goes over the tiles of the other side, computes scores and residuals again and
+(or catalog rows), goes over the tiles of the other side, computes scores and residuals again and
 sums their products in float32. Scores and residuals stay in registers and shared memory. No atomic
 operations: equal inputs give equal bits.
 """
@@ -42,7 +42,7 @@ def _gradient(
     own_rows, other_rows, across, per_split, share, hit,
     OF_TABLE: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """OF_TABLE: own are catalogue rows, other queries. across: tiles of items."""
+    """OF_TABLE: own are catalog rows, other queries. across: tiles of items."""
     tile, split = tl.program_id(0), tl.program_id(1)
     i = tile * BLOCK + tl.arange(0, BLOCK)
     mine = load_rows(own, i, own_rows, WIDTH, PADDED)

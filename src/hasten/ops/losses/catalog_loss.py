@@ -1,0 +1,299 @@
+"""Full-catalog cross-entropy without the T×N matrix of logits.
+
+``sum_t [ logsumexp_j(x_t · e_j + b_j) - (x_t · e_target + b_target) ]`` over all N catalog rows.
+x has one row for each query. If a query has several targets, the sum has a term for each, and the
+logits of the query are computed only once.
+
+Forward and backward are computed together, a chunk of rows at a time while the chunk is in cache:
+logits, softmax and both gradients, so the work is three matrix products and nothing is computed
+twice. The backward pass only scales the stored gradients.
+
+Memory: the gradients and one chunk of logits, which takes ``chunk_bytes`` in float32. If even a few
+rows of logits do not fit, columns are chunked instead, with a running logsumexp and a second pass
+(four products). Sums and softmax are float32. Under bf16 or fp16, logits and matrix products have
+that type, as under autocast. The residuals are the gradients of the loss with respect to the
+logits, softmax minus targets; products of fp16 residuals are summed in float32
+(:mod:`.half_residuals`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import accumulate
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hasten.ops.dense.product import product_into, rounded_rows, uses_onednn
+from hasten.ops.dtypes import accumulation_dtype, upcast
+from hasten.ops.losses.catalog_targets import CatalogTargets, without_padding
+from hasten.ops.losses.half_residuals import (
+    accumulate_product,
+    accumulate_rows,
+    residual_product,
+    residual_scale,
+)
+from hasten.ops.sharded_table import Shard
+from hasten.ops.triton.choice import uses_triton
+
+#: bytes of logits held at once: near the second-level cache on CPUs, a large GEMM on GPUs
+CHUNK_BYTES_CPU = 16 << 20
+CHUNK_BYTES_DEVICE = 512 << 20
+#: if a chunk would have fewer rows of logits than this, chunk the columns instead
+_FEWEST_ROWS = 64
+#: elements of the catalog that are converted to a lower precision, and multiplied, at a time
+_ELEMENTS_PER_CONVERSION = 1 << 20
+
+
+def catalog_cross_entropy(
+    x: Tensor,
+    blocks: Sequence[Tensor],
+    targets: Tensor | CatalogTargets,
+    bias: Tensor | None = None,
+    chunk_bytes: int | None = None,
+    query_of_target: Tensor | None = None,
+    shard: Shard | None = None,
+) -> Tensor:
+    """Sum of cross-entropies of ``x`` [T, D] against the stacked blocks [N_i, D]: a scalar.
+
+    targets: int64 [T], for each row of x the index of its target in the stacked catalog. If rows
+    have several targets: int64 [P], with query_of_target, int64 [P] ascending, the row of x that
+    each target belongs to; a target occurs at most once in a row. :class:`CatalogTargets` in the
+    place of both saves synchronizations. bias: [N] or None. chunk_bytes: size of the logits that
+    are held at once; None: by the device, or no logits at all where a Triton kernel can run.
+    blocks: the whole table as one block, or its shards. shard: ``blocks`` are the rows of this
+    process alone, and so are the targets, numbered from its first row; x, the same on all
+    processes, are all queries. The sum is that of these targets, and gradients are those of these
+    rows: both add up over processes (:mod:`.table_losses`).
+    """
+    dtype = x.dtype
+    if torch.is_autocast_enabled(x.device.type):
+        dtype = torch.get_autocast_dtype(x.device.type)
+    if isinstance(targets, Tensor):
+        targets = CatalogTargets.build(targets, query_of_target, len(x))
+    if chunk_bytes is None:
+        if shard is None and uses_triton("cross-entropy", x, x.shape[1], dtype):
+            from hasten.ops.triton.cross_entropy import cross_entropy  # noqa: PLC0415
+
+            scale, item = residual_scale(dtype), without_padding(targets.item, targets.weight)
+            return cross_entropy(x, blocks, item, bias, targets.query, dtype, scale)
+        chunk_bytes = CHUNK_BYTES_CPU if x.device.type == "cpu" else CHUNK_BYTES_DEVICE
+    result: Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]
+        x, targets, bias, chunk_bytes, dtype, shard, *blocks
+    )
+    return result
+
+
+def catalog_cross_entropy_reference(
+    x: Tensor,
+    blocks: Sequence[Tensor],
+    targets: Tensor,
+    bias: Tensor | None = None,
+    query_of_target: Tensor | None = None,
+) -> Tensor:
+    """The same, with all logits at once."""
+    logits = x @ torch.cat(list(blocks)).T
+    if bias is not None:
+        logits = logits + bias
+    if query_of_target is not None:
+        logits = logits[query_of_target]
+    return F.cross_entropy(upcast(logits), targets, reduction="sum")
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        targets: CatalogTargets,
+        bias: Tensor | None,
+        chunk_bytes: int,
+        dtype: torch.dtype,
+        shard: Shard | None,
+        *blocks: Tensor,
+    ) -> Tensor:
+        # of the same number of queries on all processes, which merge their sums
+        count = sum(len(block) for block in blocks) if shard is None else shard.largest
+        rows = chunk_bytes // (4 * count)
+        with torch.autocast(x.device.type, enabled=False):
+            if rows >= _FEWEST_ROWS or rows >= len(x):
+                loss, grads = _by_rows(x, targets, bias, blocks, rows, dtype, shard)
+            else:
+                loss, grads = _by_columns(x, targets, bias, blocks, chunk_bytes, dtype, shard)
+        ctx.has_bias, ctx.dtype, ctx.grads = bias is not None, x.dtype, grads
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:
+        assert ctx.grads is not None, "this backward pass can run only once"
+        (grad_x, *grads), ctx.grads = ctx.grads, None
+        torch._foreach_mul_([grad_x, *grads], grad_loss)  # in place: they are as large as the table
+        grad_bias = grads.pop(0) if ctx.has_bias else None
+        return grad_x.to(ctx.dtype), None, grad_bias, None, None, None, *grads
+
+
+def _zeros_like(bias: Tensor | None, dtype: torch.dtype) -> list[Tensor]:
+    """The gradient of the bias, if there is one."""
+    return [] if bias is None else [torch.zeros_like(bias, dtype=dtype, requires_grad=False)]
+
+
+def _offsets(blocks: Sequence[Tensor]) -> list[int]:
+    return [0, *accumulate(map(len, blocks))]
+
+
+def _parts(blocks: Sequence[Tensor], step: int) -> list[tuple[int, slice, slice]]:
+    """Parts of ``step`` catalog rows: (block, rows of the block, columns of the logits)."""
+    parts = []
+    for index, (block, start) in enumerate(zip(blocks, _offsets(blocks), strict=False)):
+        for begin in range(0, len(block), max(1, step)):
+            end = min(begin + step, len(block))
+            parts.append((index, slice(begin, end), slice(start + begin, start + end)))
+    return parts
+
+
+def _by_rows(
+    x: Tensor,
+    targets: CatalogTargets,
+    bias: Tensor | None,
+    blocks: Sequence[Tensor],
+    rows: int,
+    dtype: torch.dtype,
+    shard: Shard | None,
+) -> tuple[Tensor, list[Tensor]]:
+    """A chunk of rows against the whole catalog at a time: three products."""
+    starts = _offsets(blocks)
+    x_cast, scale = x.to(dtype), residual_scale(dtype, targets.largest_count)
+    # the gradient of an fp16 x stays in the type of sums until the backward pass has scaled it
+    sum_dtype = accumulation_dtype(x)
+    fresh = x.new_empty if len(x) else x.new_zeros  # the first products are written, not added
+    grad_x = fresh(x.shape, dtype=sum_dtype if x.dtype == torch.float16 else x.dtype)
+    grads = [fresh(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
+    picked, grad_bias = [], _zeros_like(bias, sum_dtype)
+    # oneDNN compiles code for every new number of rows: pad the last chunk, so that few occur
+    pads_last = x.device.type == "cpu" and (dtype != sum_dtype or uses_onednn(x, blocks[0].T))
+    multiple = 64 if dtype != sum_dtype else 8
+    rows = max(1, min(rows, rounded_rows(len(x), multiple) if pads_last else len(x)))
+    if pads_last:
+        last = len(x) % rows
+        x_cast = F.pad(x_cast, (0, 0, 0, min(rows, rounded_rows(last, multiple)) - last))
+    step = (
+        starts[-1] if dtype == sum_dtype else max(1, _ELEMENTS_PER_CONVERSION // max(1, x.shape[1]))
+    )
+    parts = _parts(blocks, step)
+
+    def table_of(index: int, span: slice) -> Tensor:
+        return blocks[index][span].to(dtype)
+
+    # with several chunks of rows, convert the parts once and keep them
+    tables = [table_of(*part[:2]) for part in parts] if rows < len(x) else None
+    logits = x.new_empty(rows, starts[-1], dtype=dtype)
+    # low-precision logits become residuals a few rows at a time, in a buffer of the type of sums;
+    # on a GPU all at once, because the launches would take longer
+    piece = rows if dtype == sum_dtype or x.device.type != "cpu" else -(-rows // 8)
+    buffer = logits if dtype == sum_dtype else logits.new_empty(piece, starts[-1], dtype=sum_dtype)
+    for start in range(0, len(x), rows):
+        chunk = x_cast[start : start + rows]
+        scores = logits[: len(chunk)]
+        for number, (index, span, columns) in enumerate(parts):
+            table = tables[number] if tables else table_of(index, span)
+            product_into(scores[:, columns], chunk, table.T)
+        unpadded = min(len(chunk), len(x) - start)
+        if unpadded < len(chunk):
+            scores[unpadded:] = 0
+        for begin in range(0, unpadded, piece):
+            score_rows, first = scores[begin : min(begin + piece, unpadded)], start + begin
+            # in place: logits, log-probabilities, softmax times number of targets, residuals
+            work = score_rows if dtype == sum_dtype else buffer[: len(score_rows)].copy_(score_rows)
+            at_target, weight = targets.places(first, first + len(work), starts[-1])
+            if bias is not None:
+                work += bias
+            _log_softmax_(work, shard)
+            flat = work.view(-1)
+            picked.append((flat[at_target] if weight is None else flat[at_target] * weight).sum())
+            targets.multiply_by_counts_(work.exp_(), first)
+            ones = torch.ones_like(at_target, dtype=sum_dtype) if weight is None else weight
+            flat.index_add_(0, at_target, ones.to(sum_dtype), alpha=-1)
+            if bias is not None:
+                grad_bias[0] += work.sum(0)
+            if scale != 1:
+                work *= scale
+            if dtype != sum_dtype:
+                score_rows.copy_(work)
+        for number, (index, span, columns) in enumerate(parts):
+            table = tables[number] if tables else table_of(index, span)
+            residual = scores[:, columns]
+            accumulate_product(grads[index][span], residual.T, chunk, scale, start == 0)
+            accumulate_rows(grad_x[start : start + rows], residual, table, scale, number == 0)
+    loss = -reduce(torch.add, picked) if picked else x.new_zeros((), dtype=sum_dtype)
+    return loss, [grad_x, *grad_bias, *(g.to(b.dtype) for g, b in zip(grads, blocks, strict=True))]
+
+
+def _log_softmax_(scores: Tensor, shard: Shard | None) -> None:
+    """In place, over the columns; those of all processes if there is a shard."""
+    if shard is None:
+        torch.log_softmax(scores, dim=1, out=scores)
+    else:
+        scores -= shard.log_sum_exp(torch.logsumexp(scores, 1))[:, None]
+
+
+def _by_columns(
+    x: Tensor,
+    targets: CatalogTargets,
+    bias: Tensor | None,
+    blocks: Sequence[Tensor],
+    chunk_bytes: int,
+    dtype: torch.dtype,
+    shard: Shard | None,
+) -> tuple[Tensor, list[Tensor]]:
+    """All rows against a chunk of columns at a time: one pass for logsumexp, one for gradients."""
+    chunks = _parts(blocks, max(1, chunk_bytes // (4 * max(1, len(x)))))
+    x_cast, scale = x.to(dtype), residual_scale(dtype, targets.largest_count)
+    sum_dtype = accumulation_dtype(x)
+    lse = torch.full((len(x),), -torch.inf, dtype=sum_dtype, device=x.device)
+    query = torch.arange(len(x), device=x.device) if targets.query is None else targets.query
+    picked = torch.zeros(len(x), dtype=sum_dtype, device=x.device)
+
+    def scores_of(index: int, span: slice, columns: slice) -> Tensor:
+        scores = (x_cast @ blocks[index][span].to(dtype).T).to(sum_dtype)
+        return scores if bias is None else scores + bias[columns]
+
+    def placed(columns: slice) -> tuple[Tensor, Tensor]:
+        """Which targets are in a chunk, and their flat index in its scores (others: any index)."""
+        local, width = targets.item - columns.start, columns.stop - columns.start
+        inside = (local >= 0) & (local < width)
+        if targets.weight is not None:
+            inside &= targets.weight > 0
+        return inside, query * width + local.clamp(0, width - 1)
+
+    for index, span, columns in chunks:
+        scores = scores_of(index, span, columns)
+        lse = torch.logaddexp(lse, torch.logsumexp(scores, 1))
+        inside, place = placed(columns)
+        picked.index_add_(0, query, torch.where(inside, scores.view(-1)[place], 0.0))
+    if shard is not None:
+        lse = shard.log_sum_exp(lse)
+    grad_x = torch.zeros(x.shape, dtype=sum_dtype, device=x.device)
+    grads = [x.new_zeros(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
+    grad_bias = _zeros_like(bias, sum_dtype)
+    for index, span, columns in chunks:
+        residual = targets.multiply_by_counts_(
+            (scores_of(index, span, columns) - lse[:, None]).exp_(), 0
+        )
+        inside, place = placed(columns)
+        residual.view(-1).index_add_(0, place, -inside.to(sum_dtype))
+        if bias is not None:
+            grad_bias[0][columns] = residual.sum(0)
+        part = (residual if scale == 1 else residual.mul_(scale)).to(dtype)
+        grads[index][span] = residual_product(part.T, x_cast, scale)
+        grad_x += residual_product(part, blocks[index][span].to(dtype), scale)
+    if shard is not None:  # only the targets among these rows
+        weight = torch.ones_like(query) if targets.weight is None else targets.weight
+        counts = lse.new_zeros(len(x)).index_add_(0, query, weight.to(sum_dtype))
+        loss = (lse * counts - picked).sum()
+    else:
+        loss = (targets.multiply_by_counts_(lse[:, None], 0)[:, 0] - picked).sum()
+    shaped = [g.to(b.dtype) for g, b in zip(grads, blocks, strict=True)]
+    return loss, [grad_x if scale != 1 else grad_x.to(x.dtype), *grad_bias, *shaped]
