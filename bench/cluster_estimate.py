@@ -33,7 +33,7 @@ import numpy as np
 
 from bench.pieces_of_a_step import Pieces, measure_pieces
 from bench.results import RESULTS, circumstances, page, write_result
-from hasten.distributed.touched_rows import FEWEST
+from hasten.distributed.touched_rows import MIN_TABLE_TO_TOUCHED_RATIO
 
 NAME = "cluster-estimate"
 WAYS = ("whole", "sharded")
@@ -121,7 +121,7 @@ def rows_read(work: Workload, gpus: int) -> tuple[float, float]:
 def summed_rows(work: Workload, gpus: int) -> float:
     """Rows of whole tables whose gradients are summed over GPUs."""
     read = rows_read(work, gpus)[0]
-    return read if FEWEST * read <= work.items else float(work.items)
+    return read if MIN_TABLE_TO_TOUCHED_RATIO * read <= work.items else float(work.items)
 
 
 def gpu_bytes(work: Workload, pieces: Pieces, way: str, gpus: int) -> dict[str, float]:

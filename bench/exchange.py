@@ -33,7 +33,7 @@ from hasten.objectives.next_item import NextItemPhase
 from hasten.runs.allocator import tune_process
 from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.precision import Precision, gradient_norm
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 
 CPU = torch.device("cpu")
 
@@ -66,7 +66,7 @@ def build(options: argparse.Namespace) -> tuple[SASRec, NextItemPhase]:
 
 def flat(processes: Processes, options: argparse.Namespace) -> Callable[[int], None]:
     _, phase = build(options)
-    shard = DataShard(processes.rank, processes.world)
+    shard = DataParallelRank(processes.rank, processes.world)
     training = TrainingOptions(
         clip_norm=5.0, accumulate=options.accumulate, weight_decay=options.weight_decay
     )
@@ -89,7 +89,7 @@ def ddp(processes: Processes, options: argparse.Namespace) -> Callable[[int], No
         batch = phase.plan(0, 0, index % phase.steps())
         optimiser.zero_grad()
         for micro in range(options.accumulate):
-            ids = batch.micro_batch(processes.rank * options.accumulate + micro, parts)
+            ids = batch.micro_batch_ids(processes.rank * options.accumulate + micro, parts)
             last = micro == options.accumulate - 1
             with nullcontext() if last else wrapped.no_sync():
                 loss = wrapped(phase.build_micro_batch(batch, ids.numpy()))

@@ -18,7 +18,7 @@ from hasten.config_loading.build import build_config
 from hasten.ops import table_rows
 from hasten.training.capture.step import capture_steps
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.contract.cases import graph
 
 #: models whose steps can be captured, with what they need to be, by name of the row
@@ -84,7 +84,7 @@ def taken(
     built = build_model(config, data, device).train()
     precision = Precision(config.training.precision, device)  # type: ignore[arg-type]
     steps = [
-        OptimizerStep(phase, number, config.training, precision, DataShard(), device)
+        OptimizerStep(phase, number, config.training, precision, DataParallelRank(), device)
         for number, phase in enumerate(built.phases(data, config.training))
     ]
     report = capture_steps(steps, config.training)

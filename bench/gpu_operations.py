@@ -35,7 +35,7 @@ from hasten.ops.table import EmbeddingTable
 from hasten.ops.transfer import to_device
 from hasten.scoring import Catalog, FactorScorer
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 
 Check = Callable[[torch.device], dict[str, Any]]
 TOLERANCE = 1e-4
@@ -145,7 +145,7 @@ def guard(device: torch.device) -> dict[str, Any]:
         phase = _Quadratic(device)
         options = TrainingOptions(clip_norm=1.0)
         precision = Precision(name, device)
-        step = OptimizerStep(phase, 0, options, precision, DataShard(), device)
+        step = OptimizerStep(phase, 0, options, precision, DataParallelRank(), device)
         batch = Batch(torch.arange(4), 0, 0, 0)
         for _ in range(3):
             step(batch, 1e-2)

@@ -20,7 +20,7 @@ from bench.gpu_steps import milliseconds
 from hasten.build import build_model
 from hasten.training.capture.step import capture_steps
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 
 #: steps before those that are timed, enough for graphs of several layouts; timed steps
 WARM_UP, TIMED = 60, 20
@@ -50,7 +50,7 @@ def compared(model: str, device: torch.device, quick: bool) -> dict[str, dict[st
     built = build_model(config, data, device).train()
     steppers = [
         OptimizerStep(
-            phase, number, config.training, Precision("fp32", device), DataShard(), device
+            phase, number, config.training, Precision("fp32", device), DataParallelRank(), device
         )
         for number, phase in enumerate(built.phases(data, config.training))
     ]

@@ -25,7 +25,7 @@ from hasten.distributed.processes import Processes
 from hasten.models.interface import Model
 from hasten.training.precision import Precision
 from hasten.training.sharding.tables import ShardedTables, divide_tables
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 
 #: by name: the loss, with the optimizer that it takes
 LOSSES = {
@@ -92,7 +92,7 @@ def trained(
     phases, tables = list(model.phases(data, config.training)), ShardedTables()
     if sharded:
         tables = divide_tables(model, phases, processes)
-    (phase,), shard = phases, DataShard(processes.rank, processes.world)
+    (phase,), shard = phases, DataParallelRank(processes.rank, processes.world)
     precision = Precision("fp32", processes.device)
     step = OptimizerStep(phase, 0, config.training, precision, shard, processes.device, processes)
     for number in range(steps):

@@ -19,7 +19,7 @@ from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
 from hasten.training.capture.step import refusal
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.contract.cases import CASES, ModelCase, graph, sequences
 
 #: settings that make the cases of the contract tests small
@@ -59,7 +59,7 @@ def _phases(
     model, found = build_model(config, data, device).train(), {}
     for number, phase in enumerate(model.phases(data, config.training)):
         precision = Precision("fp32", device)
-        step = OptimizerStep(phase, number, config.training, precision, DataShard(), device)
+        step = OptimizerStep(phase, number, config.training, precision, DataParallelRank(), device)
         refusal(step, config.training)  # gives batches the shapes that training gives them
         phase.start_epoch(0, 0)
 

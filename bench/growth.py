@@ -109,7 +109,7 @@ def measure(model: str, rows: int) -> dict[str, float]:
     from hasten.evaluation.validation_sample import validation_task
     from hasten.registry import load_model
     from hasten.training.precision import Precision
-    from hasten.training.step import DataShard, OptimizerStep
+    from hasten.training.step import DataParallelRank, OptimizerStep
 
     torch.set_num_threads(1)
     cpu, clock = torch.device("cpu"), time.process_time
@@ -127,7 +127,7 @@ def measure(model: str, rows: int) -> dict[str, float]:
         step_seconds = epoch = 0.0
         for number, phase in enumerate(phases):
             step = OptimizerStep(
-                phase, number, config.training, Precision("fp32", cpu), DataShard(), cpu
+                phase, number, config.training, Precision("fp32", cpu), DataParallelRank(), cpu
             )
             phase.start_epoch(0, 0)
             taken: list[float] = []

@@ -41,7 +41,7 @@ from hasten.training.step import OptimizerStep
 from hasten.training.trainer import Trainer
 
 #: the largest cost, as a share of a step
-MOST = {"guards": 0.02, "pin": 0.01}
+MAX_OVERHEAD = {"guards": 0.02, "pin": 0.01}
 PINNED = "final_norm"
 
 
@@ -185,7 +185,7 @@ def markdown(result: dict[str, Any]) -> str:
     lines = ["| what | model | phase | ms a plain step | cost | at most |"]
     lines.append("| --- | --- | --- | --- | --- | --- |")
     for row in result["rows"]:
-        ratio, most = row["ratio"], MOST[row["what"]]
+        ratio, most = row["ratio"], MAX_OVERHEAD[row["what"]]
         low, middle, high = (f"{ratio[key] - 1:.2%}" for key in ("low", "median", "high"))
         lines.append(
             f"| {row['what']} | {row['model']} | {row['phase']} "
@@ -207,7 +207,9 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     path = write_result(result, text, results)
     print(text)
     print(path)
-    return int(any(row["ratio"]["median"] - 1 > MOST[row["what"]] for row in result["rows"]))
+    return int(
+        any(row["ratio"]["median"] - 1 > MAX_OVERHEAD[row["what"]] for row in result["rows"])
+    )
 
 
 if __name__ == "__main__":

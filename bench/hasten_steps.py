@@ -16,7 +16,7 @@ from bench.report import Stopwatch, print_report
 from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
 from hasten.training.precision import Precision, resolve_precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 
 
 def main() -> None:
@@ -38,7 +38,7 @@ def main() -> None:
     (phase,) = model.phases(dataset, config.training)
     model.train()
     precision = Precision(resolve_precision(options.precision, device), device)
-    step = OptimizerStep(phase, 0, config.training, precision, DataShard(), device)
+    step = OptimizerStep(phase, 0, config.training, precision, DataParallelRank(), device)
 
     phase.start_epoch(config.seed, 0)
 

@@ -64,7 +64,7 @@ def hasten_step(made: MadeGraph, options: argparse.Namespace) -> tuple[Callable[
     from hasten.models.typed_graph.hgt import HGT
     from hasten.models.typed_graph.hgt_options import HGTOptions
     from hasten.training.precision import Precision
-    from hasten.training.step import DataShard, OptimizerStep
+    from hasten.training.step import DataParallelRank, OptimizerStep
 
     graph = knowledge_graph(made)
     # a number of steps: each scores as many links as it may
@@ -78,7 +78,7 @@ def hasten_step(made: MadeGraph, options: argparse.Namespace) -> tuple[Callable[
     model = HGT(chosen, Sizes.of(graph))
     (phase,) = model.phases(graph, training)
     model.train()
-    step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), DataShard(), CPU)
+    step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), DataParallelRank(), CPU)
 
     def take(index: int) -> float:
         return float(step(phase.plan(0, 0, index % phase.steps()), 1e-3)["link"])

@@ -43,7 +43,7 @@ from hasten.models.collaborative.kgat_options import KGATOptions
 from hasten.models.interface import Sizes
 from hasten.ops.graph.csr import CSR
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 
 CPU = torch.device("cpu")
 
@@ -91,7 +91,9 @@ def hasten_steps(dataset: Dataset, layers: tuple[int, ...], batch: int) -> dict[
     phases = model.phases(dataset, training)
     model.train()
     how = Precision("fp32", CPU)
-    taken = [OptimizerStep(p, n, training, how, DataShard(), CPU) for n, p in enumerate(phases)]
+    taken = [
+        OptimizerStep(p, n, training, how, DataParallelRank(), CPU) for n, p in enumerate(phases)
+    ]
 
     def stepped(number: int) -> Step:
         step, steps = taken[number], phases[number].steps()

@@ -99,7 +99,7 @@ def time_steps(options: argparse.Namespace) -> dict[str, Any]:
     from hasten.models.interface import Sizes
     from hasten.models.sequential.sasrec import SASRec, SASRecOptions
     from hasten.training.precision import Precision
-    from hasten.training.step import DataShard, OptimizerStep
+    from hasten.training.step import DataParallelRank, OptimizerStep
 
     (items,), device = options.items, torch.device("cpu")
     torch.set_num_threads(options.threads)
@@ -117,7 +117,7 @@ def time_steps(options: argparse.Namespace) -> dict[str, Any]:
     model = SASRec(SASRecOptions(**given), Sizes(users=users, items=items)).train()
     training = TrainingOptions(batch_size=USERS_PER_STEP, betas=(0.9, 0.98), clip_norm=5.0)
     phase = model.next_item_phase(histories, training)
-    step = OptimizerStep(phase, 0, training, Precision("fp32", device), DataShard(), device)
+    step = OptimizerStep(phase, 0, training, Precision("fp32", device), DataParallelRank(), device)
 
     def take(first: int, last: int) -> float:
         begin = time.perf_counter()

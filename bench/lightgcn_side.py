@@ -33,7 +33,7 @@ from hasten.config import TrainingOptions
 from hasten.models.collaborative.lightgcn import LightGCN, LightGCNOptions
 from hasten.models.interface import Sizes
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 
 CPU = torch.device("cpu")
 _GRAPH = "s_pre_adj_mat.npz"
@@ -47,7 +47,7 @@ def hasten_steps(data: BookGraph, batch: int) -> Steps:
     model = LightGCN(options, Sizes.of(dataset))
     training = TrainingOptions(batch_size=batch)
     (phase,) = model.phases(dataset, training)
-    step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), DataShard(), CPU)
+    step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), DataParallelRank(), CPU)
 
     def take(first: int, count: int) -> float:
         for index in range(first, first + count):

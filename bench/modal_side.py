@@ -34,7 +34,7 @@ from hasten.models.multimodal.modal_data import training_pairs
 from hasten.objectives.multimodal import MultimodalPhase
 from hasten.runs.allocator import tune_process
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 
 CPU = torch.device("cpu")
 #: what the MMGCN guide has judged, and what it starts from
@@ -68,7 +68,7 @@ def hasten_step(
     (phase,) = made.phases(dataset, training)
     assert isinstance(phase, MultimodalPhase)
     made.train()
-    step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), DataShard(), CPU)
+    step = OptimizerStep(phase, 0, training, Precision("fp32", CPU), DataParallelRank(), CPU)
     rate, steps = RATES[model], phase.steps()
 
     def draw() -> None:

@@ -27,7 +27,7 @@ from hasten.config_loading.data_defaults import with_data_defaults
 from hasten.objectives.base import Phase
 from hasten.registry import load_model
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 
 WARM_UP, STEPS, LAST = 2, 5, 0.05
 
@@ -37,7 +37,9 @@ class HookedStep(OptimizerStep):
 
     def __init__(self, phase: Phase, number: int, training: Any) -> None:
         device = torch.device("cpu")
-        super().__init__(phase, number, training, Precision("fp32", device), DataShard(), device)
+        super().__init__(
+            phase, number, training, Precision("fp32", device), DataParallelRank(), device
+        )
         #: by number of the parameter: seconds and bytes
         self.complete: dict[int, tuple[float, int]] = {}
         self.began = self.ended = 0.0

@@ -28,7 +28,7 @@ from hasten.objectives.sampled_softmax import SampledSoftmaxPhase
 from hasten.ops.random import permutation
 from hasten.ops.table import EmbeddingTable
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 
 ITEMS, SMALL, LARGE = 20_000, 128, 256
 #: of the plans: so many that rows are sorted and gathered from memory, as in the estimate
@@ -122,7 +122,9 @@ class StepAtSize:
         phase = self.model.next_item_phase(histories, training)
         assert isinstance(phase, SampledSoftmaxPhase)
         self.phase = phase
-        self.step = OptimizerStep(phase, 0, training, Precision("fp32", _CPU), DataShard(), _CPU)
+        self.step = OptimizerStep(
+            phase, 0, training, Precision("fp32", _CPU), DataParallelRank(), _CPU
+        )
 
     def take(self, epoch: int = 0) -> None:
         self.step(self.phase.plan(0, epoch, 0), 1e-3)
@@ -165,7 +167,7 @@ class StepAtSize:
     def request_seconds(self) -> float:
         """CPU seconds for each id in which a holder finds its rows, asked for by many processes."""
         batch = self.phase.plan(0, 0, 0)
-        parts = [batch.divided(range(rank, rank + 1), LISTS) for rank in range(LISTS)]
+        parts = [batch.for_process(range(rank, rank + 1), LISTS) for rank in range(LISTS)]
         together = np.concatenate([self.phase.read(part).numpy() for part in parts])
         return smallest(lambda _: asked_for(together)) / len(together)
 

@@ -16,7 +16,7 @@ from bench.plain_graph import SparseMatrix, sum_of_powers
 from hasten.data.tables import Dataset
 from hasten.models.multimodal.modal_data import features_of, training_pairs
 from hasten.models.multimodal.modal_graphs import item_graph, user_graph
-from hasten.ops.graph.bipartite import Weighted
+from hasten.ops.graph.bipartite import WeightedGraph
 
 
 class PlainDRAGON(nn.Module):
@@ -68,6 +68,6 @@ class PlainDRAGON(nn.Module):
         return loss + l2 * (penalty + self.shares.square().mean())
 
 
-def _matrix(graph: Weighted) -> SparseMatrix:
-    rows, columns = graph.graph.rows, graph.graph.columns.long()
-    return SparseMatrix(rows, columns, graph.weights.values.float(), graph.graph.shape)
+def _matrix(graph: WeightedGraph) -> SparseMatrix:
+    rows, columns = graph.structure.rows, graph.structure.columns.long()
+    return SparseMatrix(rows, columns, graph.weights.values.float(), graph.structure.shape)

@@ -32,7 +32,7 @@ PEAK, SECONDS, ATTEMPTS = 0.10, 0.25, 3
 CPU_CLOCK = ROOT / "bench" / "cpu_clock"
 NAME, REAL, SAMPLE = "plan-accuracy", "real", "built-in sample"
 #: seconds of training in a run, and its fewest and most epochs
-_TRAINED, _FEWEST, _MOST = 5.0, 3, 20
+_TRAINED, _MIN_EPOCHS, _MAX_EPOCHS = 5.0, 3, 20
 #: settings of the sizes: their activations are a small, a middling and the largest part
 _WIDTHS, _CONVE_WIDTHS, _BATCHES = (32, 64, 128), (50, 100, 200), (128, 512, 2048)
 #: the data of each model, and the recipe for them
@@ -123,7 +123,7 @@ def attempt(arguments: Sequence[str], threads: int) -> dict[str, float]:
     """Plan a run, then train it for some epochs."""
     planned = run_hasten(threads, "plan", *arguments, "--runs", "off")
     predicted = planned["seconds"]["epoch"]
-    count = int(min(_MOST, max(_FEWEST, _TRAINED / predicted))) if predicted else 1
+    count = int(min(_MAX_EPOCHS, max(_MIN_EPOCHS, _TRAINED / predicted))) if predicted else 1
     epochs = ["--epochs", str(count)] if predicted else []
     with tempfile.TemporaryDirectory() as scratch:
         run = Path(scratch) / "run"
@@ -240,7 +240,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
         "repeat": "python -m bench.plan_accuracy " + " ".join(sys.argv[1:]),
     }
     how = f"{options.threads} thread(s), {options.clock} seconds"
-    about = f"CPU, {how}, runs of {_FEWEST} to {_MOST} epochs."
+    about = f"CPU, {how}, runs of {_MIN_EPOCHS} to {_MAX_EPOCHS} epochs."
     left_out = [f"- {s['model']}, {s['size']}: skipped, {s['reason']}" for s in skipped]
     text = page(result, about, [*table(found), "", summary(found), *left_out])
     print(text)

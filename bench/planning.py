@@ -182,12 +182,12 @@ def requests(lengths: Sequence[int], lists: Sequence[torch.Tensor]) -> float:
 def prepare(phase: Any, batch: Batch, rank: int, processes: int) -> torch.Tensor | None:
     """The inputs of a process; the rows that it reads, if the step reads a table by rows."""
     numbers = range(rank, rank + 1)
-    batch = batch.divided(numbers, processes)
+    batch = batch.for_process(numbers, processes)
     parts = batch.micro_batches(numbers, processes)
     read = None if phase.table is None else phase.table.read(batch)
     if isinstance(phase, step_rows.StepRows) and phase.table is not None:
         for _, ids in parts:
-            phase.micro_batch_of(batch, ids)
+            phase.cached_micro_batch(batch, ids)
     else:
         batch_inputs(phase, batch, parts)
     return read

@@ -31,7 +31,7 @@ from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
 from hasten.planning.memory_parts import MemoryParts, SavedActivations
 from hasten.training.precision import Precision, resolve_precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 
 #: reference data of each model, and the recipe for them
 MODELS = {
@@ -113,7 +113,7 @@ def kept_bytes(model: str, sets: tuple[str, ...]) -> int:
     built = build_model(config, dataset, cpu).train()
     precision, most = Precision(resolve_precision(config.training.precision, cpu), cpu), 0
     for number, phase in enumerate(built.phases(dataset, config.training)):
-        step = OptimizerStep(phase, number, config.training, precision, DataShard(), cpu)
+        step = OptimizerStep(phase, number, config.training, precision, DataParallelRank(), cpu)
         phase.start_epoch(config.seed, 0)
         step(phase.plan(config.seed, 0, 0), 1e-3)  # computes graphs and constants
         parts = MemoryParts()

@@ -28,7 +28,7 @@ from hasten.distributed.processes import Processes
 from hasten.runs.allocator import tune_process
 from hasten.training.precision import Precision
 from hasten.training.sharding.tables import shard_tables
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 
 CPU = torch.device("cpu")
 WIDTH, STEPS = 64, 3
@@ -74,7 +74,7 @@ def measured(
     model = build_model(config, data, CPU, processes=processes).train()
     (phase,) = phases = list(model.phases(data, config.training))
     assert shard_tables(model, phases, config.training, processes)
-    shard = DataShard(processes.rank, processes.world)
+    shard = DataParallelRank(processes.rank, processes.world)
     step = OptimizerStep(phase, 0, config.training, Precision("fp32", CPU), shard, CPU, processes)
     step(phase.plan(0, 0, 0), 1e-3)
     with counted() as (sent, calls):

@@ -34,12 +34,12 @@ from hasten.config import DistributedOptions, RunConfig
 from hasten.config_loading.build import build_config
 from hasten.distributed.processes import Processes
 from hasten.evaluation.validation_sample import validation_task
-from hasten.ops.graph.graph_part import column_blocks
+from hasten.ops.graph.graph_shard import column_blocks
 from hasten.runs.allocator import tune_process
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
 from hasten.training.sharding.tables import shard_tables
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 
 CPU = torch.device("cpu")
 STEPS = 3
@@ -96,7 +96,7 @@ def measured(options: argparse.Namespace, processes: Processes, scratch: Path) -
     model: Any = build_model(config, data, CPU, processes=processes)
     phases = list(model.phases(data, config.training))
     tables = shard_tables(model, phases, config.training, processes)
-    rank = DataShard(processes.rank, processes.world)
+    rank = DataParallelRank(processes.rank, processes.world)
     built = memory("VmHWM") - before
     steps, sent, moments = [], {}, 0
     for number, phase in enumerate(phases):

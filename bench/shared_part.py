@@ -25,7 +25,7 @@ from hasten.config_loading.build import build_config
 from hasten.config_loading.data_defaults import with_data_defaults
 from hasten.objectives.base import Phase
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 
 WARM_UP, STEPS, CPU = 2, 6, torch.device("cpu")
 
@@ -43,8 +43,8 @@ def main() -> None:
         for size in options.batch_sizes:
             one, two = phases(data, size), phases(data, 2 * size)
             for number in range(len(one)):
-                alone, _ = step_ms(one[number], number, DataShard())
-                half, size_of_sum = step_ms(two[number], number, DataShard(0, 2))
+                alone, _ = step_ms(one[number], number, DataParallelRank())
+                half, size_of_sum = step_ms(two[number], number, DataParallelRank(0, 2))
                 bound, repeated = 2 * alone / half, max(0.0, half - alone) / half
                 print(
                     f"| {model} {data}, {one[number][0].name} | {size} | {alone:.1f} | {half:.1f} "
@@ -66,7 +66,7 @@ def phases(data: str, size: int) -> list[tuple[Phase, Any]]:
 
 
 def step_ms(
-    phase_and_options: tuple[Phase, Any], number: int, shard: DataShard
+    phase_and_options: tuple[Phase, Any], number: int, shard: DataParallelRank
 ) -> tuple[float, float]:
     """The medians of CPU milliseconds of a step of this share, and of the bytes of gradients."""
     phase, options = phase_and_options

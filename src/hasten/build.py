@@ -43,12 +43,12 @@ from hasten.distributed.replicas import merged_ranks
 from hasten.distributed.row_shard import RowShard
 from hasten.errors import CheckpointError, ConfigurationError, RunFolderError, UsageError
 from hasten.evaluation.protocols import AnyTask, ranking_task
-from hasten.evaluation.query_tiles import QueryChunks
+from hasten.evaluation.query_tiles import TileMemoryRetry
 from hasten.evaluation.ranker import Evaluation, evaluate
 from hasten.models.interface import Model, Sizes
 from hasten.models.supports import Supports
 from hasten.ops.random import Stream, key
-from hasten.ops.ranking.candidate_part import CandidatePart
+from hasten.ops.ranking.candidate_shard import CandidateShard
 from hasten.ops.sharded_table import sharding
 from hasten.registry import load_model
 from hasten.runs.checkpoint import Checkpoint
@@ -226,7 +226,7 @@ def evaluate_task(
     config: RunConfig,
     processes: Processes,
     stop: Callable[[], bool] | None = None,
-    memory_retry: QueryChunks | None = None,
+    memory_retry: TileMemoryRetry | None = None,
     shard: RowShard | None = None,
 ) -> Evaluation:
     """Evaluate the model; each process ranks its share of the queries.
@@ -239,7 +239,9 @@ def evaluate_task(
         share: dict[str, Any] = {"process_rank": processes.rank, "world_size": processes.world}
         share |= {"stop": stop, "memory_retry": memory_retry}
     else:
-        share = {"candidate_part": CandidatePart(shard.first, shard.stop, partial(_sum, processes))}
+        share = {
+            "candidate_shard": CandidateShard(shard.first, shard.stop, partial(_sum, processes))
+        }
         share["stop"] = None if stop is None else partial(_any, processes, stop)
     evaluation = evaluate(model, task, metrics, device=processes.device, merge=merge, **share)
     # results of different machines can differ in the last bits: rank 0 decides

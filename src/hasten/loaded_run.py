@@ -25,7 +25,7 @@ from hasten.errors import RunFolderError, UsageError
 from hasten.evaluation.beyond_accuracy import list_figures
 from hasten.evaluation.grouped_metrics import By, check_grouping, grouped_metrics
 from hasten.evaluation.protocols import ranking_task
-from hasten.evaluation.query_tiles import MOST_ROWS, QueryChunks
+from hasten.evaluation.query_tiles import MAX_TILE_ROWS, TileMemoryRetry
 from hasten.models.interface import Model
 from hasten.runs.allocator import tune_process
 from hasten.runs.checkpoint import read_checkpoint
@@ -102,7 +102,7 @@ def evaluate(
                 "knowledge graph"
             )
         parts, groups, figures = {}, [], {}
-        memory_retry = QueryChunks(partial(release_memory, processes.device))
+        memory_retry = TileMemoryRetry(partial(release_memory, processes.device))
         default_parts = ("valid", "test") if config.evaluation.test else ("valid",)
         for name in default_parts if part is None else (part,):
             which = PART_NAMES.index(name)
@@ -118,7 +118,7 @@ def evaluate(
                     )
                 if beyond is not None:
                     figures[name] = list_figures(loaded.model, task, loaded.dataset, beyond)
-        if memory_retry.rows < MOST_ROWS and processes.is_rank0:
+        if memory_retry.rows < MAX_TILE_ROWS and processes.is_rank0:
             write_stderr(f"memory ran out: ranked {memory_retry.rows} queries at a time")
     if not parts:
         missing = f"no {part} events" if part else f"no {' or '.join(default_parts)} events"

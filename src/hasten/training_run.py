@@ -170,7 +170,7 @@ class TrainingRun:
         """Train a model without gradient steps. A signal stops it at once."""
         start_time, trainer = time.perf_counter(), self.trainer
         try:
-            with self.signals.immediate():
+            with self.signals.stop_at_once():
                 self.setup.model.fit(self.setup.dataset)
         except StopNow:
             trainer.control.raise_own_signal(0, trainer.folder.path)

@@ -182,7 +182,7 @@ def test_bytes_of_an_evaluation_are_those_of_the_collectives(world):
     counts = 2 * others * (processes.summed - 4)  # but whether one was stopped
     assert evaluation_bytes(WORK, "whole", users, world) == pytest.approx(counts)
     table = EmbeddingTable(ITEMS, WIDTH)
-    ShardedTable.divide(table, RowShard(processes, ITEMS))
+    ShardedTable.shard_weight(table, RowShard(processes, ITEMS))
     with torch.no_grad():
         table.rows(torch.arange(users * LENGTH))
     exchanged = counts + others * processes.spread

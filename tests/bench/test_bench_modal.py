@@ -16,7 +16,7 @@ from hasten.config import TrainingOptions
 from hasten.models.interface import Sizes
 from hasten.models.multimodal.dragon import DRAGON, DRAGONOptions
 from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
-from hasten.objectives.pairwise import Pairs
+from hasten.objectives.pairwise import PairwiseExamples
 from tests.models.multimodal.modal_data import HELD, ITEMS, USERS, modal_dataset
 
 CLOSE = {"rtol": 1e-4, "atol": 1e-6}
@@ -25,7 +25,7 @@ BATCH = (torch.tensor([0, 1, 2, 5]), torch.tensor([0, 2, 4, 7]), torch.tensor([6
 
 def loss_of(phase, model):
     """Our loss of the batch."""
-    pairs = Pairs(*BATCH)
+    pairs = PairwiseExamples(*BATCH)
     phase.pairs = lambda batch, ids: pairs
     batch = replace(phase.plan(0, 0, 0), denominators={"examples": len(pairs.user)})
     encoded = model.encode_pairs(model.pair_inputs(pairs), 0)

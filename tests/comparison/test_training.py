@@ -168,7 +168,7 @@ def test_a_budget_below_one_seed_says_what_is_enough(runs, tmp_path, copied):
 
 
 def test_a_run_that_the_budget_ends_is_continued(runs, tmp_path, trained, monkeypatch):
-    monkeypatch.setattr(training, "_LEAST", 0.2)
+    monkeypatch.setattr(training, "_MIN_RUN_SECONDS", 0.2)
     settings = {"training.epochs": 20}
     with pytest.raises(HastenError, match=r"it ended baseline, seed 0, after \d+ epochs: repeat"):
         compare(runs, tmp_path, seeds=1, baseline=settings, budget=0.1)

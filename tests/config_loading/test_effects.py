@@ -40,7 +40,7 @@ from hasten.training.precision import Precision, refuse_emulated_fp16, resolve_p
 from hasten.training.resolve_config import resolve_config
 from hasten.training.schedule import Schedule
 from hasten.training.sharding.tables import shard_tables
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.contract.cases import CASES
 
 CPU = torch.device("cpu")
@@ -72,7 +72,7 @@ def steps_of(config: Any) -> tuple[Any, list[Any], Schedule]:
     model, phases = built(config)
     precision = Precision(resolve_precision(config.training.precision, CPU), CPU)
     steps = [
-        OptimizerStep(phase, number, config.training, precision, DataShard(), CPU)
+        OptimizerStep(phase, number, config.training, precision, DataParallelRank(), CPU)
         for number, phase in enumerate(phases)
     ]
     schedule = Schedule.of(config.training, sum(phase.steps() for phase in phases))

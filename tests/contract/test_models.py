@@ -238,7 +238,7 @@ def test_compiles_what_is_called(case, backend, monkeypatch, tmp_path):
         return compile_function(function, backend=backend, dynamic=True)
 
     monkeypatch.setattr(torch, "compile", traced)
-    monkeypatch.setattr(product, "LEAST", 0)
+    monkeypatch.setattr(product, "MIN_SPLIT_PRODUCT", 0)
     faster = hasattr(torch.ops.mkldnn, "_linear_pointwise")
     monkeypatch.setattr(product, "onednn_is_faster", lambda: faster)
     shorter = SHORTER.get(case.model, {}) if backend == "aot_eager" else {}

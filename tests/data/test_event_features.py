@@ -11,7 +11,7 @@ import pytest
 
 from hasten.config import InteractionOptions, SequenceOptions
 from hasten.data.event_features import MISSING, as_texts, canonical
-from hasten.data.interactions.event_columns import MOST_WHOLE
+from hasten.data.interactions.event_columns import MAX_WHOLE_CATEGORIES
 from hasten.data.interactions.load_item_features import load_sequences
 from hasten.data.overview import inspect
 from hasten.data.store import fingerprint, load_stored, save_dataset
@@ -91,13 +91,16 @@ def test_entries_in_the_table_of_weights(path):
 
 
 def test_whole_numbers_are_categories_if_there_are_few(tmp_path):
-    for count, kind in ((MOST_WHOLE, "categorical"), (MOST_WHOLE + 1, "numeric")):
+    for count, kind in (
+        (MAX_WHOLE_CATEGORIES, "categorical"),
+        (MAX_WHOLE_CATEGORIES + 1, "numeric"),
+    ):
         rows = [f"{i % 5},{i % 7},{i},{i % count}" for i in range(200)]
         (tmp_path / "e.csv").write_text("\n".join(["user,item,time,hour", *rows]) + "\n")
         assert load(tmp_path / "e.csv", "hour").event_features.columns[0].kind == kind
         assert load(tmp_path / "e.csv", "hour:numeric").event_features.columns[0].kind == "numeric"
     (found,) = load(tmp_path / "e.csv", "hour:categorical").event_features.columns
-    assert len(found.values) == MOST_WHOLE + 1
+    assert len(found.values) == MAX_WHOLE_CATEGORIES + 1
 
 
 def test_every_form_of_the_table_is_the_same(path, tmp_path):

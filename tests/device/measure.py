@@ -20,7 +20,7 @@ from hasten.ops.transfer import layout, send
 from hasten.training.capture.step import refusal
 from hasten.training.optimizers import device_row_adam
 from hasten.training.precision import Precision, PrecisionName
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.contract.cases import CASES, ModelCase
 from tests.device.recorder import Recorder, difference, recording
 
@@ -39,8 +39,8 @@ def read_by_rows(patch: pytest.MonkeyPatch) -> None:
     """Take the small tables of the cases for large ones."""
     patch.setattr(table_rows, "MANY_ELEMENTS", 0)
     patch.setattr(step_rows, "MANY_ROWS", 0)
-    patch.setattr(step_rows, "FEWEST", 0)
-    patch.setattr(device_row_adam, "FEWEST", 0)
+    patch.setattr(step_rows, "MIN_TABLE_TO_READ_RATIO", 0)
+    patch.setattr(device_row_adam, "MIN_TABLE_TO_READ_RATIO", 0)
 
 
 def build(
@@ -54,7 +54,7 @@ def build(
     model = build_model(config, data, device).train()
     steppers = [
         OptimizerStep(
-            phase, number, config.training, Precision(precision, device), DataShard(), device
+            phase, number, config.training, Precision(precision, device), DataParallelRank(), device
         )
         for number, phase in enumerate(model.phases(data, config.training))
     ]
@@ -106,7 +106,7 @@ def alike_to_second(stepper: OptimizerStep) -> tuple[int, int]:
     def layout_of(epoch: int, index: int) -> Any:
         batch = phase.plan(0, epoch, index)
         sent = send(
-            batch_inputs(phase, batch, batch.micro_batches(*stepper.own_micro_batches)),
+            batch_inputs(phase, batch, batch.micro_batches(*stepper.local_micro_batch_range)),
             stepper.device,
         )
         return layout(sent.tree), phase.host_values(batch)

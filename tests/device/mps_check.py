@@ -25,7 +25,7 @@ from hasten.distributed.device import describe_device
 from hasten.evaluation.ranker import evaluate
 from hasten.training.memory import peak_bytes
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.contract.cases import CASES, ModelCase
 
 #: relative difference of a loss or a metric between the devices that is not rounding
@@ -42,7 +42,9 @@ def train(case: ModelCase, device: torch.device, steps: int) -> dict[str, Any]:
     losses, seconds = [], []
     for number, phase in enumerate(model.phases(data, config.training)):
         precision = Precision("fp32", device)
-        stepper = OptimizerStep(phase, number, config.training, precision, DataShard(), device)
+        stepper = OptimizerStep(
+            phase, number, config.training, precision, DataParallelRank(), device
+        )
         phase.start_epoch(0, 0)
         for index in range(steps):
             begin = time.perf_counter()

@@ -26,7 +26,7 @@ from tests.device.simulation import simulated
 def ready(stepper: OptimizerStep, epoch: int, index: int) -> Batch:
     """A batch with its inputs on the device."""
     batch = stepper.phase.plan(0, epoch, index)
-    made = batch_inputs(stepper.phase, batch, batch.micro_batches(*stepper.own_micro_batches))
+    made = batch_inputs(stepper.phase, batch, batch.micro_batches(*stepper.local_micro_batch_range))
     sent = send(made, stepper.device)
     return replace(batch, inputs=sent.received(), packed=sent.buffer)
 

@@ -14,7 +14,7 @@ from hasten.ops.graph import spmm_rows
 from hasten.registry import load_model
 from hasten.training.optimizers import adam
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.contract.cases import CASES, ModelCase
 from tests.device.measure import FIRST, SETTINGS, differing, measure
 from tests.device.recorder import Recorder
@@ -96,10 +96,10 @@ ROWS = [(label, 0) for label in ("lightgcn", "kgat", "mmgcn", "freedom", "dragon
 
 
 @pytest.mark.parametrize(
-    ("label", "visited"), [*((label, spmm_rows.MOST_VISITED) for label in ARRANGED), *ROWS]
+    ("label", "visited"), [*((label, spmm_rows.MAX_VISITED_ENTRIES) for label in ARRANGED), *ROWS]
 )
 def test_gradients_are_those_of_the_cpu(label, visited, monkeypatch):
-    monkeypatch.setattr(spmm_rows, "MOST_VISITED", visited)
+    monkeypatch.setattr(spmm_rows, "MAX_VISITED_ENTRIES", visited)
     case = next(case for case in CASES if case.label == label)
     expected = gradients(case, torch.device("cpu"))
     with simulated("cuda") as device:
@@ -118,7 +118,9 @@ def gradients(case: ModelCase, device: torch.device) -> list[torch.Tensor]:
     model, found = build_model(config, data, torch.device("cpu")).to(device).train(), []
     for number, phase in enumerate(model.phases(data, config.training)):
         precision = Precision("fp32", device)
-        stepper = OptimizerStep(phase, number, config.training, precision, DataShard(), device)
+        stepper = OptimizerStep(
+            phase, number, config.training, precision, DataParallelRank(), device
+        )
         phase.start_epoch(0, 0)
         stepper.accumulate(phase.plan(0, 0, 0))
         grads = [torch.zeros(0) if p.grad is None else p.grad.cpu() for p in phase.parameters()]

@@ -45,10 +45,10 @@ def test_lists_are_moved_once_for_all_tiles(model, columns, monkeypatch):
     """hgt: with ranges of candidates and, in a query, several targets."""
     wanted, _ = evaluated(model, CPU)
     monkeypatch.setattr(query_tiles, "TILE_ROWS", 8)
-    monkeypatch.setattr(query_tiles, "MOST_ROWS", 8)
+    monkeypatch.setattr(query_tiles, "MAX_TILE_ROWS", 8)
     if columns is not None:
-        monkeypatch.setattr(query_tiles, "_SCORES", 8 * columns)
-        monkeypatch.setattr(query_tiles, "_ALIGNED", columns)
+        monkeypatch.setattr(query_tiles, "_MAX_SCORES", 8 * columns)
+        monkeypatch.setattr(query_tiles, "_COLUMN_MULTIPLE", columns)
     with simulated("cuda") as device:
         found, recorder = evaluated(model, device)
     assert found.values == pytest.approx(wanted.values, rel=1e-5)

@@ -21,7 +21,7 @@ from hasten.training.optimizers import device_missed_steps, row_adam
 from hasten.training.optimizers.device_row_adam import DeviceRowAdam
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.contract.cases import CASES
 from tests.device.measure import BY_ROWS, build, read_by_rows
 from tests.device.recorder import Recorder, difference, recording
@@ -72,8 +72,8 @@ def made(
     training, precision = TrainingOptions(**options), Precision("fp32", device)
     phase = Drawn(model, by_rows)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(row_adam, "FEWEST", ROWS if device.type == "cpu" else 4)
-        step = OptimizerStep(phase, 0, training, precision, DataShard(), device)
+        patch.setattr(row_adam, "MIN_TABLE_TO_READ_RATIO", ROWS if device.type == "cpu" else 4)
+        step = OptimizerStep(phase, 0, training, precision, DataParallelRank(), device)
     if by_rows and device.type == "cpu":
         step.optimizer = DeviceRowAdam(phase.parameters(), training, phase.table)
     assert isinstance(step.optimizer, DeviceRowAdam) == by_rows

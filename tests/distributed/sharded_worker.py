@@ -23,8 +23,8 @@ from hasten.distributed.processes import Processes
 from hasten.distributed.row_shard import RowShard
 from hasten.models.collaborative.kgat import KGAT
 from hasten.objectives.base import Batch
-from hasten.ops.graph import graph_part
-from hasten.ops.graph.graph_part import GraphPart
+from hasten.ops.graph import graph_shard
+from hasten.ops.graph.graph_shard import GraphShard
 from hasten.ops.graph.propagated_rows import RequestedNodes, propagated_rows
 from hasten.ops.losses import catalog_loss
 from hasten.ops.losses.catalog_targets import CatalogTargets, LabelPairs
@@ -36,7 +36,7 @@ from hasten.runs.tensor_file import TensorFile
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
 from hasten.training.sharding.tables import ShardedTables, shard_tables
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.contract.cases import CASES, sequences
 from tests.device.recorder import recording
 from tests.distributed.worker import BATCH
@@ -141,7 +141,7 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
             if index == 0:
                 step.phase.start_epoch(0, epoch)
             batch = step.plan(0, epoch, index)
-            batch = batch.divided(*step.own_micro_batches, step.phase.collective)
+            batch = batch.for_process(*step.local_micro_batch_range, step.phase.collective)
             kind, numbers = _numbers_read(model, step, batch)
             read[kind] += numbers
             queries += step.phase.examples(batch)
@@ -176,7 +176,7 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
 
 def _step(phase: Any, number: int, config: Any, processes: Processes) -> OptimizerStep:
     """The step of a phase."""
-    precision, shard = Precision("fp32", DEVICE), DataShard(processes.rank, processes.world)
+    precision, shard = Precision("fp32", DEVICE), DataParallelRank(processes.rank, processes.world)
     return OptimizerStep(phase, number, config.training, precision, shard, DEVICE, processes)
 
 
@@ -193,7 +193,7 @@ def _numbers_read(model: nn.Module, step: OptimizerStep, batch: Batch) -> tuple[
 
     They are read by all processes if the encoder of a graph reads them, else by this one.
     """
-    table = step.phase.table or step.phase.divisible
+    table = step.phase.table or step.phase.shardable
     width, inner = table.weight.shape[1], ()
     if table.candidates is not None and isinstance(model, KGAT):
         inner = model.options.layers[:-1]
@@ -228,7 +228,7 @@ def table_losses(processes: Processes) -> dict[str, float]:
         b = [t.clone().to(DEVICE).requires_grad_() for t in (x[start:stop], bias)]
         embeddings.weight = nn.Parameter(table.clone().to(DEVICE))
         if world > 1:
-            ShardedTable.divide(embeddings, shard)
+            ShardedTable.shard_weight(embeddings, shard)
         found = loss(b[0], embeddings, b[1])
         found.backward()
         processes.sum_(found.detach(), "a loss")
@@ -346,7 +346,7 @@ def graph_products(processes: Processes) -> dict[str, float]:
     dense = torch.rand(total, total).double() * (torch.rand(total, total) < 0.1)
     dense[:, 7] = dense[40] = 0  # a node that no other reads, and one that reads none
     row, column = (each.numpy() for each in dense.nonzero().unbind(1))
-    part = GraphPart.of_edges(shard, row, column, dense[row, column]).to(DEVICE)
+    part = GraphShard.of_edges(shard, row, column, dense[row, column]).to(DEVICE)
     x, weight = torch.randn(total, width).double(), torch.randn(2, 30, width).double()
     rows = torch.randperm(total)[:30].sort().values
     own = slice(shard.first, shard.stop)
@@ -355,7 +355,7 @@ def graph_products(processes: Processes) -> dict[str, float]:
     def compare(name: str, found: Tensor, expected: Tensor) -> None:
         errors[name] = float((found.detach().cpu() - expected.detach()).abs().max())
 
-    def compare_all(name: str, part: GraphPart, dense: Tensor) -> None:
+    def compare_all(name: str, part: GraphShard, dense: Tensor) -> None:
         compare(f"product, {name}", part.multiply(x[own].to(DEVICE)), (dense @ x)[own])
         compare(
             f"transposed, {name}", part.multiply_transposed(x[own].to(DEVICE)), (dense.T @ x)[own]
@@ -379,7 +379,7 @@ def graph_products(processes: Processes) -> dict[str, float]:
         compare(f"gradient, {name}", held.grad, whole.grad[own])
 
     for size in (1, 1 << 25):  # columns one by one, unless the rows of a process are larger
-        with patch.object(graph_part, "BUFFER_BYTES", size):
+        with patch.object(graph_shard, "BUFFER_BYTES", size):
             compare_all(str(size), part, dense)
     other = dense * torch.rand(total, total).double()
     edges = part.edges
@@ -392,7 +392,7 @@ def _moments(step: OptimizerStep) -> list[int]:
     """The shape of the first moment of the table."""
     if isinstance(step.optimizer, RowAdam):
         return list(step.optimizer.first.shape)
-    weight = (step.phase.table or step.phase.divisible).weight
+    weight = (step.phase.table or step.phase.shardable).weight
     return list(step.optimizer.state[weight]["exp_avg"].shape)
 
 

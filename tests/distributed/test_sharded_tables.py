@@ -381,12 +381,12 @@ def test_a_graph_divided_later_is_that_of_which_a_process_makes_its_rows(name, r
     assert whole.graph is None
     assert model.graph is None
     for key in ("rows", "transposed"):
-        ours, theirs = (getattr(each.part, key) for each in (whole, model))
+        ours, theirs = (getattr(each.graph_shard, key) for each in (whole, model))
         for field, values in vars(theirs).items():
             assert torch.equal(getattr(ours, field), values)
-    assert (whole.part.order_t is None) == (name == "lightgcn")
+    assert (whole.graph_shard.order_t is None) == (name == "lightgcn")
     if name == "kgat":
-        assert torch.equal(whole.part.order_t, model.part.order_t)
+        assert torch.equal(whole.graph_shard.order_t, model.graph_shard.order_t)
         assert torch.equal(whole.queries.offsets, model.queries.offsets)
         assert whole.attention_shard.bounds == model.attention_shard.bounds
 

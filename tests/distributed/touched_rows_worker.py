@@ -18,7 +18,7 @@ from hasten.distributed import touched_rows
 from hasten.distributed.processes import Processes
 from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.contract.cases import CASES, sequences
 from tests.distributed.worker import BATCH
 
@@ -32,7 +32,7 @@ MODELS = {
     "more-items": ("sasrec-sampled-softmax", 601),
 }
 #: least rows of the table for each: never the rows alone, and as it comes
-WAYS = {"whole": 10**6, "rows": touched_rows.FEWEST}
+WAYS = {"whole": 10**6, "rows": touched_rows.MIN_TABLE_TO_TOUCHED_RATIO}
 
 
 def build(name: str) -> tuple[Any, nn.Module, Any]:
@@ -51,7 +51,7 @@ def build(name: str) -> tuple[Any, nn.Module, Any]:
 def train(name: str, processes: Processes, fewest: int) -> dict[str, Any]:
     """Losses, weights, and of each step the bytes that are summed and the rows that are read."""
     config, model, phase = build(name)
-    shard = DataShard(processes.rank, processes.world)
+    shard = DataParallelRank(processes.rank, processes.world)
     step = OptimizerStep(phase, 0, config.training, Precision("fp32", CPU), shard, CPU, processes)
     assert type(step.optimizer) is PhaseAdam
     summed: list[int] = []
@@ -64,7 +64,7 @@ def train(name: str, processes: Processes, fewest: int) -> dict[str, Any]:
     losses, read = [], []
     ids, own_ids, unions = [], [], []
     with (
-        patch.object(touched_rows, "FEWEST", fewest),
+        patch.object(touched_rows, "MIN_TABLE_TO_TOUCHED_RATIO", fewest),
         patch.object(Processes, "sum_", counted),
     ):
         for number in range(STEPS):
@@ -72,7 +72,7 @@ def train(name: str, processes: Processes, fewest: int) -> dict[str, Any]:
             batch = phase.plan(0, epoch, index)
             ids.append(phase.table.read(batch).tolist())
             read.append(len(ids[-1]))
-            batch = batch.divided(*step.own_micro_batches)
+            batch = batch.for_process(*step.local_micro_batch_range)
             if step.all_reduce is not None:
                 own = phase.table.read(batch)
                 own_ids.append(own.tolist())
@@ -94,7 +94,7 @@ def train(name: str, processes: Processes, fewest: int) -> dict[str, Any]:
 def failed(processes: Processes) -> dict[str, Any]:
     """A step that runs out of memory on the last process: skipped on all, then taken."""
     config, _, phase = build("few-items")
-    shard = DataShard(processes.rank, processes.world)
+    shard = DataParallelRank(processes.rank, processes.world)
     step = OptimizerStep(phase, 0, config.training, Precision("fp32", CPU), shard, CPU, processes)
     step.skips_when_out_of_memory = True
     step(phase.plan(0, 0, 0), 1e-2)

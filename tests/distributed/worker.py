@@ -37,7 +37,7 @@ from hasten.ops.ranking.rank_all import RankCounts
 from hasten.runs.checkpoint import Checkpoint
 from hasten.training.optimizers import row_adam
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.contract.cases import CASES, ModelCase, sequences
 from tests.training.stubs import ConvolutionalScorer, TwoDenominators, TwoPhaseGraph
 
@@ -103,9 +103,13 @@ def train(
     share."""
     torch.manual_seed(5)
     model, phases = MODELS[name]()
-    shard = DataShard(processes.rank, processes.world)
+    shard = DataParallelRank(processes.rank, processes.world)
     training = TrainingOptions(clip_norm=5.0, **options)
-    with patch.object(row_adam, "FEWEST", 1 if name in BY_ROWS else row_adam.FEWEST):
+    with patch.object(
+        row_adam,
+        "MIN_TABLE_TO_READ_RATIO",
+        1 if name in BY_ROWS else row_adam.MIN_TABLE_TO_READ_RATIO,
+    ):
         made = [
             OptimizerStep(phase, n, training, Precision("fp32", CPU), shard, CPU, processes)
             for n, phase in enumerate(phases)
@@ -120,7 +124,7 @@ def train(
                 batch = step.phase.plan(0, epoch, index)
                 for micro in range(training.accumulate):
                     part = shard.rank * training.accumulate + micro
-                    ids = batch.micro_batch(part, shard.world_size * training.accumulate)
+                    ids = batch.micro_batch_ids(part, shard.world_size * training.accumulate)
                     seen += [(number, epoch, row) for row in ids.tolist()]
                 values = step(batch, 1e-3)
                 losses.append({key: float(value) for key, value in values.items()})
@@ -207,7 +211,7 @@ def poisoned(processes: Processes) -> dict[str, Any]:
         torch.manual_seed(0)
         model, phases = stub(TwoDenominators)()
         model, (phase,) = model.float(), phases
-        shard = DataShard(processes.rank, processes.world)
+        shard = DataParallelRank(processes.rank, processes.world)
         options = TrainingOptions(clip_norm=1.0)
         step = OptimizerStep(phase, 0, options, Precision(name, CPU), shard, CPU, processes)
         for index in range(2):
@@ -246,7 +250,7 @@ def control_flags(processes: Processes) -> list[float]:
     """The control flags of the other processes arrive with the gradients."""
     torch.manual_seed(0)
     _, (phase,) = stub(TwoDenominators)()
-    shard = DataShard(processes.rank, processes.world)
+    shard = DataParallelRank(processes.rank, processes.world)
     precision = Precision("fp32", CPU)
     step = OptimizerStep(phase, 0, TrainingOptions(), precision, shard, CPU, processes)
     step(

@@ -110,7 +110,7 @@ def main(out: Path) -> None:
             for name, chosen in LATE.items():
                 scenario(name, chosen, **{"training.average": 1.0})
         scenario("late plain", SCENARIOS["plain"], **{"training.average": 1.0})
-        with patch.object(row_adam, "FEWEST", 1):
+        with patch.object(row_adam, "MIN_TABLE_TO_READ_RATIO", 1):
             for name, chosen in ROWS.items():
                 scenario(name, chosen, "kgat")
         for name, chosen in TERMS.items():

@@ -41,7 +41,7 @@ def test_a_batch_depends_on_its_arguments_only():
 
 def test_micro_batches_have_whole_groups():
     batch = Batch(torch.arange(9), 0, 0, 0, group=4)
-    assert [batch.micro_batch(part, 3).tolist() for part in range(3)] == [
+    assert [batch.micro_batch_ids(part, 3).tolist() for part in range(3)] == [
         [0, 1, 2, 3],
         [4, 5, 6, 7, 8],
         [],

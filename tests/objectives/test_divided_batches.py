@@ -27,7 +27,7 @@ CASES = {
 def phase_of(case, monkeypatch, rows=True):
     if rows:
         monkeypatch.setattr(step_rows, "MANY_ROWS", 0)
-        monkeypatch.setattr(step_rows, "FEWEST", 0)
+        monkeypatch.setattr(step_rows, "MIN_TABLE_TO_READ_RATIO", 0)
     model, options = CASES[case]
     settings = {f"model.{name}": value for name, value in options.items()}
     config = build_config(model, None, None, (), {**settings, "training.batch_size": 10})
@@ -38,7 +38,7 @@ def phase_of(case, monkeypatch, rows=True):
 
 def divided(batch, rank, processes, accumulate=1):
     first = rank * accumulate
-    return batch.divided(range(first, first + accumulate), processes * accumulate)
+    return batch.for_process(range(first, first + accumulate), processes * accumulate)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -97,7 +97,7 @@ def test_pairs_of_a_part_are_those_of_the_batch(monkeypatch):
 
     monkeypatch.setattr(phase, "sample", counted)
     part = divided(batch, 1, 3)
-    ((_, ids),) = part.parts
+    ((_, ids),) = part.local_micro_batches
     pairs = phase.pairs(part, ids)
     assert sampled == [len(ids)]
     for name in ("user", "positive", "negative"):
@@ -109,15 +109,17 @@ def test_pairs_of_a_part_are_those_of_the_batch(monkeypatch):
 def test_the_prefetcher_divides_batches_that_read_many_rows(monkeypatch):
     phase = phase_of("sampled-softmax", monkeypatch)
     request = BatchRequest(3, 1, 0, range(1, 2), 2)
-    assert phase.table.at_most < prefetch.MANY_ROWS
+    assert phase.table.expected_rows < prefetch.MANY_ROWS
     plain = Prefetcher(phase, CPU).take(request)
-    assert plain.parts is None
+    assert plain.local_micro_batches is None
     assert torch.equal(plain.inputs[0], phase.encode_inputs(plain))
     monkeypatch.setattr(prefetch, "MANY_ROWS", 0)
     batch = Prefetcher(phase, CPU).take(request)
-    ((number, ids),) = batch.parts
+    ((number, ids),) = batch.local_micro_batches
     assert number == 1
     assert torch.equal(ids, plain.ids[1::2])
-    expected = phase.encode_inputs(replace(plain, parts=[(1, ids)], part_count=2))
+    expected = phase.encode_inputs(
+        replace(plain, local_micro_batches=[(1, ids)], global_micro_batches=2)
+    )
     assert torch.equal(batch.inputs[0], expected)
     assert len(expected) < len(plain.inputs[0])

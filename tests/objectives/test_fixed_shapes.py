@@ -73,8 +73,8 @@ def test_padding_of_answers_changes_neither_the_loss_nor_the_gradients(label, ch
     """Also where scores are computed in chunks of entities (1) or of 7 queries."""
     if chunk:
         monkeypatch.setattr(one_to_many_loss, "CHUNK_BYTES_CPU", chunk)
-        monkeypatch.setattr(one_to_many_loss, "_FEWEST_ROWS", 7)
-        monkeypatch.setattr(catalog_loss, "_FEWEST_ROWS", 7)
+        monkeypatch.setattr(one_to_many_loss, "_MIN_CHUNK_ROWS", 7)
+        monkeypatch.setattr(catalog_loss, "_MIN_CHUNK_ROWS", 7)
         monkeypatch.setattr(catalog_loss, "CHUNK_BYTES_CPU", chunk)
     case = next(case for case in CASES if case.label == label)
     found = []
@@ -168,7 +168,7 @@ def test_the_vectors_of_all_nodes_change_neither_the_loss_nor_the_gradients(own,
 
 
 def test_a_last_layer_that_reads_few_messages_is_not_computed_for_all_nodes(monkeypatch):
-    monkeypatch.setattr(links, "LEAST_READ", 1.01)
+    monkeypatch.setattr(links, "MIN_READ_SHARE", 1.01)
     case = next(case for case in CASES if case.label == "hgt")
     with simulated("cuda") as device:
         *_, (stepper,) = build(case, device)

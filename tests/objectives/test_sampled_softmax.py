@@ -16,7 +16,7 @@ from hasten.models.sequential.tisasrec import TiSASRec
 from hasten.training.optimizers import row_adam
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.models.sequential.equations import LENGTH, build, random_histories, reference_states
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def gradients(model, phase, parts=1):
     batch, total = phase.plan(3, 1, 0), 0.0
     encoded = phase.encode(batch)
     for part in range(parts):
-        (term,) = phase.terms(encoded, batch, batch.micro_batch(part, parts))
+        (term,) = phase.terms(encoded, batch, batch.micro_batch_ids(part, parts))
         term.numerator.backward(retain_graph=True)
         total += term.numerator.item()
     return total, {name: value.grad.clone() for name, value in model.named_parameters()}
@@ -99,13 +99,13 @@ def many_items(items, users=40, width=8, dtype=torch.float32):
     model = SASRec(options, Sizes(users=users, items=items)).to(dtype)
     training = TrainingOptions(batch_size=10, betas=(0.9, 0.98), clip_norm=5.0)
     phase = model.next_item_phase(histories, training)
-    return model, OptimizerStep(phase, 0, training, Precision("fp32", CPU), DataShard(), CPU)
+    return model, OptimizerStep(phase, 0, training, Precision("fp32", CPU), DataParallelRank(), CPU)
 
 
 def test_rows_of_a_large_table_are_trained_as_by_a_dense_adam(monkeypatch):
     ours, step = many_items(3000, dtype=torch.float64)
     assert isinstance(step.optimizer, RowAdam)
-    monkeypatch.setattr(row_adam, "FEWEST", 3000)
+    monkeypatch.setattr(row_adam, "MIN_TABLE_TO_READ_RATIO", 3000)
     dense, plain = many_items(3000, dtype=torch.float64)
     assert not isinstance(plain.optimizer, RowAdam)
     for each, (epoch, index) in product((step, plain), product(range(3), range(4))):

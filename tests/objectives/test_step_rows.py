@@ -45,7 +45,7 @@ def test_the_result_is_that_of_the_whole_table(case, tmp_path, monkeypatch):
     assert not by_rows
     monkeypatch.setattr(step_rows, "MANY_ROWS", 0)
     for module in (row_adam, step_rows):
-        monkeypatch.setattr(module, "FEWEST", 0)
+        monkeypatch.setattr(module, "MIN_TABLE_TO_READ_RATIO", 0)
     if case == "gbce":
         monkeypatch.setattr(sequential, "FEW_ROWS", 0)
     by_rows, found = trained(case, tmp_path / "rows", parts)
@@ -59,7 +59,7 @@ def test_the_result_is_that_of_the_whole_table(case, tmp_path, monkeypatch):
 def test_a_run_over_two_joined_tables_resumes_bit_for_bit(tmp_path, monkeypatch):
     monkeypatch.setattr(step_rows, "MANY_ROWS", 0)
     for module in (row_adam, step_rows):
-        monkeypatch.setattr(module, "FEWEST", 0)
+        monkeypatch.setattr(module, "MIN_TABLE_TO_READ_RATIO", 0)
     settings = {"training.epochs": 3, "training.batch_size": 16, "checkpoint.every_steps": 5}
     settings |= {"model.width": 8, "checkpoint.keep": 9}
     part = hasten.train(

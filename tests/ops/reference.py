@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.arrays import Int64
-from hasten.ops.dense.normalized_rows import LEAST
+from hasten.ops.dense.normalized_rows import MIN_NORM
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.graph.best_paths import PathGraph, WeighedPath
 from hasten.ops.graph.csr import CSR
@@ -73,7 +73,7 @@ def convolution_reference(
 def normalized_rows_reference(*tables: Sequence[Tensor]) -> Tensor:
     """The same by ``cat`` and ``normalize``."""
     whole = [torch.cat([part.to(accumulation_dtype(part)) for part in parts]) for parts in tables]
-    return torch.cat([F.normalize(table, dim=1, eps=LEAST) for table in whole], dim=1)
+    return torch.cat([F.normalize(table, dim=1, eps=MIN_NORM) for table in whole], dim=1)
 
 
 def best_paths_reference(

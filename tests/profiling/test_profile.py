@@ -31,7 +31,7 @@ def configured(model: str = "sasrec", **settings: object) -> RunConfig:
 
 @pytest.fixture(autouse=True)
 def _few(monkeypatch):
-    monkeypatch.setattr("hasten.profiling.profile._MOST", 3)
+    monkeypatch.setattr("hasten.profiling.profile._MAX_STEPS", 3)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.trains], ids=lambda case: case.label)

@@ -38,7 +38,7 @@ def test_five_files_from_the_command_to_the_optimizer_step(model, by_rows, tmp_p
         stacks.append(files_of_hasten())
         kinds.add(type(optimizer))
 
-    monkeypatch.setattr(row_adam, "FEWEST", 1)
+    monkeypatch.setattr(row_adam, "MIN_TABLE_TO_READ_RATIO", 1)
     command = ["train", model, "--epochs", "1", "--device", "cpu", "--threads", "1", "--quiet"]
     handle = register_optimizer_step_pre_hook(look)
     try:

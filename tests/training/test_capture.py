@@ -90,7 +90,7 @@ def test_auto_keeps_a_graph_only_if_it_is_faster(slow, monkeypatch):
 
 
 def test_a_large_graph_is_read_by_rows_and_not_captured(monkeypatch):
-    monkeypatch.setattr(spmm_rows, "MOST_VISITED", 0)
+    monkeypatch.setattr(spmm_rows, "MAX_VISITED_ENTRIES", 0)
     with simulated("cuda") as device:
         (report,) = told("lightgcn", device)
     assert not report["in_effect"]

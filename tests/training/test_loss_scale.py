@@ -12,7 +12,7 @@ from hasten.config_loading.build import build_config
 from hasten.models.supports import Supports
 from hasten.registry import load_model
 from hasten.training.precision import Precision, PrecisionName
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.contract.cases import CASES, ModelCase
 
 #: by which the sums of a loss are divided beside the size of the batch: as in a batch so much
@@ -31,7 +31,7 @@ def gradients(case: ModelCase, name: PrecisionName) -> list[torch.Tensor]:
     model, found = build_model(config, data, device).train(), []
     for number, phase in enumerate(model.phases(data, config.training)):
         precision = Precision(name, device)
-        step = OptimizerStep(phase, number, config.training, precision, DataShard(), device)
+        step = OptimizerStep(phase, number, config.training, precision, DataParallelRank(), device)
         phase.start_epoch(0, 0)
         batch = phase.plan(0, 0, 0)
         denominators = {name: value * LARGER for name, value in batch.denominators.items()}

@@ -18,7 +18,7 @@ from hasten.cli.main import main
 from hasten.config_loading.build import load_config
 from hasten.errors import OutOfMemoryError, is_out_of_memory
 from hasten.evaluation import tile_inputs
-from hasten.evaluation.query_tiles import QueryChunks
+from hasten.evaluation.query_tiles import TileMemoryRetry
 from hasten.objectives.base import Batch
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.testing import fingerprint
@@ -241,7 +241,7 @@ def run_evaluation(out: Path) -> dict[str, Any]:
 
 def test_an_evaluation_ends_with_one_message():
     released: list[int] = []
-    chunks = QueryChunks(lambda: released.append(chunks.rows))
+    chunks = TileMemoryRetry(lambda: released.append(chunks.rows))
 
     def function() -> None:
         raise MemoryError
@@ -254,7 +254,7 @@ def test_an_evaluation_ends_with_one_message():
 @pytest.mark.parametrize(("count", "group"), [(1, 1), (7, 1), (16, 8), (17, 8), (18, 8), (1, 8)])
 def test_the_most_micro_batches(count, group):
     batch = Batch(torch.arange(count), 0, 0, 0, group=group)
-    parts = [len(batch.micro_batch(part, 99)) for part in range(99)]
+    parts = [len(batch.micro_batch_ids(part, 99)) for part in range(99)]
     assert batch.max_micro_batches == sum(size > 0 for size in parts)
 
 

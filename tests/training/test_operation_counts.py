@@ -18,7 +18,7 @@ from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
 from hasten.objectives.base import Batch
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.contract.cases import CASES
 
 CPU = torch.device("cpu")
@@ -74,7 +74,7 @@ def operations_of_a_step(
     total: Counter[str] = Counter()
     for number, phase in enumerate(model.phases(data, config.training)):
         precision = Precision("fp32", CPU)
-        step = OptimizerStep(phase, number, config.training, precision, DataShard(), CPU)
+        step = OptimizerStep(phase, number, config.training, precision, DataParallelRank(), CPU)
         phase.start_epoch(0, 0)
         take(step, phase.plan(0, 0, 0), 1e-3)
         batch = phase.plan(0, 0, 1)

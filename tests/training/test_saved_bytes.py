@@ -10,7 +10,7 @@ from hasten.build import build_model, load_data, with_builtin_sample
 from hasten.config_loading.build import build_config
 from hasten.planning.memory_parts import MemoryParts, SavedActivations
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.training.test_operation_counts import CPU
 
 _HGT = {"model.hidden": 64, "model.width": 64}
@@ -35,7 +35,7 @@ def kept_bytes(model: str, settings: dict, precision: str, recompute: bool = Fal
     found = []
     for number, phase in enumerate(built.phases(dataset, config.training)):
         step = OptimizerStep(
-            phase, number, config.training, Precision(precision, CPU), DataShard(), CPU
+            phase, number, config.training, Precision(precision, CPU), DataParallelRank(), CPU
         )
         phase.start_epoch(0, 0)
         step(phase.plan(0, 0, 0), 1e-3)  # computes graphs and constants
@@ -81,7 +81,7 @@ def test_products_in_bf16_have_few_shapes_in_all_batches(model, most):
     with _Products() as products:
         for number, phase in enumerate(built.phases(dataset, config.training)):
             step = OptimizerStep(
-                phase, number, config.training, Precision("bf16", CPU), DataShard(), CPU
+                phase, number, config.training, Precision("bf16", CPU), DataParallelRank(), CPU
             )
             phase.start_epoch(0, 0)
             for index in range(min(8, phase.steps())):

@@ -92,14 +92,14 @@ def test_one_within_another():
 
 def test_immediately_where_work_can_be_abandoned():
     with StopSignals() as stop:
-        with stop.immediate(lambda: False):
+        with stop.stop_at_once(lambda: False):
             os.kill(os.getpid(), signal.SIGTERM)
-        with stop.immediate(lambda: False):
+        with stop.stop_at_once(lambda: False):
             pass
-        with pytest.raises(StopNow), stop.immediate():
+        with pytest.raises(StopNow), stop.stop_at_once():
             pytest.fail("it was received before")
         os.kill(os.getpid(), signal.SIGTERM)
     with StopSignals() as stop:
-        with pytest.raises(StopNow), stop.immediate():
+        with pytest.raises(StopNow), stop.stop_at_once():
             os.kill(os.getpid(), signal.SIGTERM)
         assert stop.received == signal.SIGTERM

@@ -14,7 +14,7 @@ from hasten.training.early_stopping import EarlyStopping
 from hasten.training.nonfinite import first_nonfinite_tensor
 from hasten.training.precision import Precision, resolve_precision
 from hasten.training.schedule import Schedule
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 
 CPU = torch.device("cpu")
 
@@ -58,7 +58,7 @@ def _step(precision="fp32", **options):
     model = Line()
     phase = LinePhase(model)
     step = OptimizerStep(
-        phase, 0, TrainingOptions(**options), Precision(precision, CPU), DataShard(), CPU
+        phase, 0, TrainingOptions(**options), Precision(precision, CPU), DataParallelRank(), CPU
     )
     return model, phase, step
 

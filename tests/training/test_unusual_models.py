@@ -10,14 +10,14 @@ from hasten.config import TrainingOptions
 from hasten.objectives.base import Batch
 from hasten.ops.table import EmbeddingTable
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.training.stubs import ConvolutionalScorer, TwoDenominators, TwoPhaseGraph
 
 MODELS = (TwoPhaseGraph, TwoDenominators, ConvolutionalScorer)
 CPU = torch.device("cpu")
 
 
-def _steps(kind: type[nn.Module], shard: DataShard = DataShard(), **options: object):  # noqa: B008
+def _steps(kind: type[nn.Module], shard: DataParallelRank = DataParallelRank(), **options: object):  # noqa: B008
     torch.manual_seed(5)
     model = kind().double()
     phases = model.phases()
@@ -58,7 +58,7 @@ def test_gradients_of_the_processes_add_up(kind, world):
     whole = {n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None}
     total: dict[str, torch.Tensor] = {}
     for rank in range(world):
-        model, (step, *_) = _steps(kind, DataShard(rank, world))
+        model, (step, *_) = _steps(kind, DataParallelRank(rank, world))
         step.phase.start_epoch(0, 0)
         step.accumulate(batch)
         for name, p in model.named_parameters():
@@ -111,7 +111,7 @@ def test_a_phase_updates_exactly_its_parameters():
 def test_shares_hold_every_row_once_and_no_group_of_one(count, parts):
     for group in (1, 4, 8):
         batch = Batch(torch.arange(count), 0, 0, 0, group=group)
-        shares = [batch.micro_batch(p, parts) for p in range(parts)]
+        shares = [batch.micro_batch_ids(p, parts) for p in range(parts)]
         assert sorted(torch.cat(shares).tolist()) == list(range(count))
         if group > 1 and count > 1:
             assert all(len(share) != 1 for share in shares)

@@ -143,7 +143,7 @@ def test_rows_that_are_moved_when_they_are_read_are_averaged_as_of_then(monkeypa
     case = next(case for case in CASES if case.label == "kgat")
     settings = {"training__average": 0.5}
     train_case(case, tmp_path / "dense", **settings)
-    monkeypatch.setattr(row_adam, "FEWEST", 1)
+    monkeypatch.setattr(row_adam, "MIN_TABLE_TO_READ_RATIO", 1)
     train_case(case, tmp_path / "rows", **settings)
     for group in ("weights", "training"):
         dense, rows = (tensors(tmp_path / name / "final")[group] for name in ("dense", "rows"))

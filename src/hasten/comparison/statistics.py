@@ -29,7 +29,7 @@ Float64 = NDArray[np.float64]
 
 #: the level of a test; intervals have the level 1 - ALPHA
 ALPHA = 0.05
-_DRAWS, _FEWEST_DRAWS = 10_000, 1_000
+_DRAWS, _MIN_DRAWS = 10_000, 1_000
 #: resampled users of all draws together, about 3 s
 _WORK = 2 * 10**8
 _CHUNK = 2**22
@@ -115,7 +115,7 @@ def difference(
     user_variance = max(0.0, by_user - by_pair)
     rng = np.random.default_rng(seed)
     columns = np.stack([gain.mean(0), divisor.mean(0)], axis=1)
-    count = draws or min(_DRAWS, max(_FEWEST_DRAWS, _WORK // users))
+    count = draws or min(_DRAWS, max(_MIN_DRAWS, _WORK // users))
     errors = _resampled(columns, count, rng) - estimate
     errors *= math.sqrt(user_variance / by_user) if by_user > 0 else 0.0
     if seeds > 1:

@@ -25,9 +25,9 @@ from hasten.run_in_processes import train_in_processes
 from hasten.runs.run_folder import RunFolder
 
 #: seeds without a budget, and at most with one
-SEEDS, MOST_SEEDS = 5, 100
+SEEDS, MAX_SEEDS = 5, 100
 #: seconds that a run has at least, when the budget is almost used
-_LEAST = 1.0
+_MIN_RUN_SECONDS = 1.0
 
 
 def train_settings(
@@ -46,7 +46,7 @@ def train_settings(
     """
     runs = _Runs(plan, folder, budget, finished, say)
     first = next(iter(plan.settings.values())).seed
-    most = seeds or (SEEDS if budget is None else MOST_SEEDS)
+    most = seeds or (SEEDS if budget is None else MAX_SEEDS)
     complete: list[int] = []
     for index in range(most):
         if not runs.train_seed(first + index, index, complete):
@@ -141,7 +141,7 @@ class _Runs:
         config = self.plan.settings[name].model_copy(update={"out": path, "seed": seed})
         own_limit, limit = config.training.max_time, None
         if self.budget is not None and Supports.of(load_model(config.model.name)).gradient_steps:
-            limit = max(_LEAST, self.budget - self._spent())
+            limit = max(_MIN_RUN_SECONDS, self.budget - self._spent())
             limit = limit if own_limit is None else min(own_limit, limit)
             limited = config.training.model_copy(update={"max_time": limit})
             config = config.model_copy(update={"training": limited})

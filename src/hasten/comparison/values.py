@@ -23,7 +23,7 @@ from hasten.errors import RunFolderError, os_errors_as
 from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.metrics import Float64
 from hasten.evaluation.protocols import AnyTask, ranking_task
-from hasten.evaluation.query_tiles import QueryChunks
+from hasten.evaluation.query_tiles import TileMemoryRetry
 from hasten.evaluation.ranker import evaluate, values_of_one_treatment
 from hasten.loaded_run import load_run
 from hasten.ops.ranking.rank_all import RankCounts
@@ -66,7 +66,7 @@ def unit_values(
     if not len(task.queries):
         raise RunFolderError(f"{run}: its data have no {part} part to compare")
     target = torch.device(loaded.device)
-    memory_retry = QueryChunks(partial(release_memory, target))
+    memory_retry = TileMemoryRetry(partial(release_memory, target))
     evaluation = evaluate(loaded.model, task, metrics, device=target, memory_retry=memory_retry)
     assert evaluation.rank_counts is not None
     values = _by_unit(task, evaluation.rank_counts, metrics)

@@ -13,7 +13,7 @@ from hasten.errors import UsageError
 
 #: the probability with which the suggested numbers of seeds and users decide
 POWER = 0.8
-_MOST_SEEDS = 1000
+_MAX_SEEDS = 1000
 
 Part = Literal["valid", "test"]
 Outcome = Literal["equivalent", "better", "worse", "not worse", "undecided"]
@@ -106,7 +106,7 @@ def _enough(difference: Difference, margin: float, alpha: float) -> tuple[int | 
 
     None: a thousand seeds, or a thousand times the users, do not.
     """
-    counts = range(difference.seeds + 1, _MOST_SEEDS + 1)
+    counts = range(difference.seeds + 1, _MAX_SEEDS + 1)
     seeds = next(
         (n for n in counts if _decides(difference, margin, alpha, n, difference.users)), None
     )

@@ -58,7 +58,7 @@ class RowShard:
         """[P] the number of rows of each process."""
         return [stop - first for first, stop in pairwise(self.bounds)]
 
-    def divide(self, total: int, cuts: tuple[int, ...] = ()) -> RowShard:
+    def of_rows(self, total: int, cuts: tuple[int, ...] = ()) -> RowShard:
         """The shard of another table of ``total`` rows, of the same processes."""
         return RowShard(self.processes, total, cuts)
 
@@ -98,7 +98,9 @@ class RowShard:
         """The sum over processes, in place. A collective."""
         return self.processes.sum_(values, "the vectors of a step")
 
-    def parts(self, own_rows: Tensor, stop: int | None = None) -> Iterator[tuple[int, Tensor]]:
+    def rows_by_rank(
+        self, own_rows: Tensor, stop: int | None = None
+    ) -> Iterator[tuple[int, Tensor]]:
         """The first row of each process and its rows, in turn; stop: no rows from there on.
 
         A collective: each process sends its rows to all others.

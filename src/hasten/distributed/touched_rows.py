@@ -16,7 +16,7 @@ from hasten.objectives.base import Batch
 from hasten.ops.table_rows import TableRows
 
 #: least rows of a table for each that a step reads; with fewer the whole gradient is summed
-FEWEST = 3
+MIN_TABLE_TO_TOUCHED_RATIO = 3
 
 
 def touched_rows(
@@ -37,12 +37,12 @@ def touched_rows(
         return {}
     rows_by_parameter, first = {}, 0
     ids = table.read(batch).to(table.weight.device, non_blocking=True)
-    if table.of_part and batch.parts is not None:
+    if table.reads_local and batch.local_micro_batches is not None:
         ids = union(ids)
     for weight in table.weights:
         stop = first + len(weight)
         start, end = torch.searchsorted(ids, ids.new_tensor([first, stop])).tolist()
-        if FEWEST * (end - start) <= len(weight):
+        if MIN_TABLE_TO_TOUCHED_RATIO * (end - start) <= len(weight):
             rows_by_parameter[numbers[id(weight)]] = ids[start:end] - first
         first = stop
     return rows_by_parameter

@@ -21,15 +21,15 @@ from hasten.ops.ranking.column_blocks import ColumnBlocks
 
 TILE_ROWS = 256
 #: rows of a tile on CUDA, if there are enough queries
-MOST_ROWS = 4096
+MAX_TILE_ROWS = 4096
 #: a tile on CUDA has at most an eighth of the queries, so that eight processes can share them
-_TILES = 8
+_MIN_TILES = 8
 #: most scores of a tile against a block of candidates on CUDA (1 GiB of float32)
-_SCORES = 2**28
+_MAX_SCORES = 2**28
 #: of the memory of the GPU, the largest part that these scores may take
-_PART = 1 / 32
+_MAX_MEMORY_SHARE = 1 / 32
 #: the number of these candidates is a multiple of it
-_ALIGNED = 128
+_COLUMN_MULTIPLE = 128
 T = TypeVar("T")
 
 
@@ -49,16 +49,21 @@ class TileShape:
         if device.type != "cuda":
             columns = ColumnBlocks.choose(TILE_ROWS, candidates, None).columns
             return cls(TILE_ROWS, columns)
-        rows = MOST_ROWS
-        while rows > TILE_ROWS and rows * _TILES > queries:
+        rows = MAX_TILE_ROWS
+        while rows > TILE_ROWS and rows * _MIN_TILES > queries:
             rows //= 2
         memory = torch.cuda.get_device_properties(device).total_memory
-        columns = min(_SCORES, int(memory * _PART) // 4) // rows // _ALIGNED * _ALIGNED
-        return cls(rows, min(candidates, max(_ALIGNED, columns)))
+        columns = (
+            min(_MAX_SCORES, int(memory * _MAX_MEMORY_SHARE) // 4)
+            // rows
+            // _COLUMN_MULTIPLE
+            * _COLUMN_MULTIPLE
+        )
+        return cls(rows, min(candidates, max(_COLUMN_MULTIPLE, columns)))
 
 
 @dataclass
-class QueryChunks:
+class TileMemoryRetry:
     """How many queries of a tile at most are scored at a time: fewer whenever memory runs out.
 
     release: frees cached memory. check_memory: raises MemoryError if the run exceeds its memory
@@ -67,7 +72,7 @@ class QueryChunks:
     """
 
     release: Callable[[], None]
-    rows: int = MOST_ROWS
+    rows: int = MAX_TILE_ROWS
     check_memory: Callable[[], None] = lambda: None
 
     def attempt(self, function: Callable[[], T], tile_rows: int = TILE_ROWS) -> T:

@@ -17,10 +17,10 @@ import torch
 from hasten.evaluation.embedding_diagnostics import EmbeddingDiagnostics, diagnose_nodes
 from hasten.evaluation.metrics import PerQuery, metrics_per_query, parse_metric
 from hasten.evaluation.protocols import AnyTask, RankingTask
-from hasten.evaluation.query_tiles import QueryChunks, Tile, TileShape, make_tiles
+from hasten.evaluation.query_tiles import Tile, TileMemoryRetry, TileShape, make_tiles
 from hasten.evaluation.tile_inputs import TileInputs, groups_to_move
 from hasten.models.interface import Model
-from hasten.ops.ranking.candidate_part import CandidatePart
+from hasten.ops.ranking.candidate_shard import CandidateShard
 from hasten.ops.ranking.rank_all import RankCounts
 from hasten.ops.transfer import to_device
 
@@ -67,8 +67,8 @@ def evaluate(
     process_rank: int = 0,
     world_size: int = 1,
     merge: Callable[[RankCounts | None], RankCounts | None] | None = None,
-    memory_retry: QueryChunks | None = None,
-    candidate_part: CandidatePart | None = None,
+    memory_retry: TileMemoryRetry | None = None,
+    candidate_shard: CandidateShard | None = None,
 ) -> Evaluation:
     """Rank all targets of the task and compute the metrics.
 
@@ -76,7 +76,7 @@ def evaluate(
     stops the evaluation. process_rank, world_size: this process ranks every ``world_size``-th tile
     and counts 0 for other targets; merge: sums the counts over all processes. memory_retry: if
     memory runs out, retries with fewer queries at a time; None: the error is raised.
-    candidate_part: with sharded tables, the candidates that this process holds; None: all. Then
+    candidate_shard: with sharded tables, the candidates that this process holds; None: all. Then
     process_rank and world_size keep their defaults: every process ranks all targets among its own
     candidates, and merge sums the counts.
     Raises ConfigurationError for an unknown metric before anything is ranked.
@@ -89,7 +89,7 @@ def evaluate(
 
     def rank_and_diagnose() -> tuple[RankCounts | None, EmbeddingDiagnostics | None]:
         with scoring(model):
-            counts = _rank(model, task, tiles, shape, device, stop, memory_retry, candidate_part)
+            counts = _rank(model, task, tiles, shape, device, stop, memory_retry, candidate_shard)
             diagnosed = model.diagnosed_embeddings() if counts is not None else None
             return counts, None if diagnosed is None else diagnose_nodes(*diagnosed)
 
@@ -123,12 +123,12 @@ def _rank(
     shape: TileShape,
     device: torch.device,
     stop: Callable[[], bool] | None,
-    memory_retry: QueryChunks | None,
-    candidate_part: CandidatePart | None,
+    memory_retry: TileMemoryRetry | None,
+    candidate_shard: CandidateShard | None,
 ) -> RankCounts | None:
     """The counts of each target, as in :attr:`Evaluation.rank_counts`. None if stopped.
 
-    At most one of memory_retry and candidate_part is given: with sharded tables, a process cannot
+    At most one of memory_retry and candidate_shard is given: with sharded tables, a process cannot
     retry alone.
     """
     counts_shape = len(fields(RankCounts)), len(task.targets.items)
@@ -144,9 +144,9 @@ def _rank(
                 inputs = to_device(TileInputs.of(task, group), device)
             tile = inputs.slice(number * shape.rows, (number + 1) * shape.rows)
             if memory_retry is None:
-                tile_counts = _rank_queries(model, task, tile, shape, candidate_part)
+                tile_counts = _rank_queries(model, task, tile, shape, candidate_shard)
             else:
-                function = partial(_rank_in_chunks, model, task, tile, shape, memory_retry)
+                function = partial(_rank_tile, model, task, tile, shape, memory_retry)
                 tile_counts = memory_retry.attempt(function, shape.rows)
             counts_by_tile.append(torch.stack(list(vars(tile_counts).values())))
         if inputs is not None:
@@ -206,8 +206,8 @@ def scoring(model: Model) -> Iterator[None]:
             part.training = True
 
 
-def _rank_in_chunks(
-    model: Model, task: AnyTask, tile: TileInputs, shape: TileShape, memory_retry: QueryChunks
+def _rank_tile(
+    model: Model, task: AnyTask, tile: TileInputs, shape: TileShape, memory_retry: TileMemoryRetry
 ) -> RankCounts:
     """The counts of the targets of a tile; those of padding queries come last, to be dropped."""
     rows = min(memory_retry.rows, shape.rows)
@@ -223,7 +223,7 @@ def _rank_queries(
     task: AnyTask,
     queries: TileInputs,
     shape: TileShape,
-    candidate_part: CandidatePart | None = None,
+    candidate_shard: CandidateShard | None = None,
 ) -> RankCounts:
     """The counts of the targets of these queries: a tile, or a part of one if memory ran out.
 
@@ -231,4 +231,4 @@ def _rank_queries(
     columns too, so half the queries need a quarter of the memory.
     """
     columns = max(1, shape.columns * len(queries) // shape.rows)
-    return queries.rank(model.scorer(task.queries.take(queries.numbers)), columns, candidate_part)
+    return queries.rank(model.scorer(task.queries.take(queries.numbers)), columns, candidate_shard)

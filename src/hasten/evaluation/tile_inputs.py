@@ -19,13 +19,13 @@ from hasten.evaluation.candidate_ranges import Ranges, RangeScorer, SubsetScorer
 from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.protocols import AnyTask, RankingTask
 from hasten.evaluation.query_tiles import Tile
-from hasten.ops.ranking.candidate_part import CandidatePart
+from hasten.ops.ranking.candidate_shard import CandidateShard
 from hasten.ops.ranking.lists import RankingLists
 from hasten.ops.ranking.rank_all import RankCounts, rank_all, rank_among
 from hasten.ops.ranking.scorer import Scorer
 
 #: most excluded candidates on a device at a time, unless a tile has more (256 MiB)
-_MOST = 2**25
+_MAX_EXCLUDED = 2**25
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +80,7 @@ class TileInputs:
             self.others,
         )
 
-    def rank(self, scorer: Scorer, columns: int, part: CandidatePart | None = None) -> RankCounts:
+    def rank(self, scorer: Scorer, columns: int, part: CandidateShard | None = None) -> RankCounts:
         """The counts of the targets. columns: the width of a block; part: the candidates."""
         if self.candidates is not None:
             if part is not None:
@@ -105,5 +105,5 @@ def groups_to_move(
         return
     lengths = np.zeros(len(task.queries)) if task.excluded is None else task.excluded.lengths
     listed = np.cumsum([lengths[tile.padded_rows].sum() for tile in tiles])
-    for _, group in groupby(zip(listed // _MOST, tiles, strict=True), lambda pair: pair[0]):
+    for _, group in groupby(zip(listed // _MAX_EXCLUDED, tiles, strict=True), lambda pair: pair[0]):
         yield [tile for _, tile in group]

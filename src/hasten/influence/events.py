@@ -99,7 +99,7 @@ class FactoredEvents(EventTerms):
         arithmetic: Arithmetic,
         chosen: Int64 | None = None,
     ) -> None:
-        phase.known, phase.negative_count = None, 0  # neither of the two losses has negatives
+        phase.known_items, phase.negative_count = None, 0  # neither of the two losses has negatives
         super().__init__(phase, chosen)
         self.model = model
         self.queries, self.targets, self.tests = tests, targets, len(tests)

@@ -65,8 +65,8 @@ class Batch:
     group: consecutive examples that share BatchNorm statistics; micro-batches do not divide groups.
     inputs: device tensors of the next call of encode or terms (:meth:`Phase.on_device`), or None.
     packed: the buffer that they are views of, or None.
-    parts: (number, ids) of this process's micro-batches, of ``part_count`` on all processes; None:
-    the batch is not divided over processes.
+    local_micro_batches: (number, ids) of those of this process, of ``global_micro_batches`` on all
+    processes; None: the batch is not split over processes.
     """
 
     ids: Tensor
@@ -77,8 +77,8 @@ class Batch:
     group: int = 1
     inputs: Any = None
     packed: Tensor | None = None
-    parts: Sequence[tuple[int, Tensor]] | None = None
-    part_count: int = 1
+    local_micro_batches: Sequence[tuple[int, Tensor]] | None = None
+    global_micro_batches: int = 1
 
     @property
     def key(self) -> tuple[int, int, int]:
@@ -86,9 +86,9 @@ class Batch:
         return self.seed, self.epoch, self.index
 
     @property
-    def part_key(self) -> tuple[int, ...]:
+    def local_key(self) -> tuple[int, ...]:
         """Identifies the examples of a process within a run."""
-        return *self.key, self.part_count, *(number for number, _ in self.parts or ())
+        return *self.key, self.global_micro_batches, *(n for n, _ in self.local_micro_batches or ())
 
     @property
     def max_micro_batches(self) -> int:
@@ -96,7 +96,7 @@ class Batch:
         groups = -(-len(self.ids) // self.group)
         return groups - (groups > 1 and self.group > 1 and len(self.ids) % self.group == 1)
 
-    def micro_batch(self, number: int, count: int) -> Tensor:
+    def micro_batch_ids(self, number: int, count: int) -> Tensor:
         """The ids of micro-batch ``number`` of ``count``, whole groups; may be empty."""
         if count == 1:
             return self.ids
@@ -109,24 +109,25 @@ class Batch:
         return torch.cat([self.ids[:0], *groups[number::count]])
 
     @property
-    def own_ids(self) -> list[Tensor]:
-        """The ids of each micro-batch of this process; of an undivided batch all in one."""
-        return [self.ids] if self.parts is None else [ids for _, ids in self.parts if len(ids)]
+    def local_ids(self) -> list[Tensor]:
+        """The ids of each micro-batch of this process; of a batch of all processes: all its ids."""
+        local = self.local_micro_batches
+        return [self.ids] if local is None else [ids for _, ids in local if len(ids)]
 
-    def divided(self, numbers: range, count: int, empty: bool = False) -> Batch:
+    def for_process(self, numbers: range, count: int, empty: bool = False) -> Batch:
         """The batch of a process with these micro-batches, out of ``count`` on all processes."""
-        if self.parts is not None or len(numbers) == count:
+        if self.local_micro_batches is not None or len(numbers) == count:
             return self
-        return replace(self, parts=self.micro_batches(numbers, count, empty), part_count=count)
+        local = self.micro_batches(numbers, count, empty)
+        return replace(self, local_micro_batches=local, global_micro_batches=count)
 
     def micro_batches(
         self, numbers: range, count: int, empty: bool = False
     ) -> list[tuple[int, Tensor]]:
         """(number, ids) of the non-empty micro-batches, out of ``count``; of all if ``empty``."""
-        if self.parts is not None:
-            return list(self.parts)
-        all_ = ((number, self.micro_batch(number, count)) for number in numbers)
-        return [(number, ids) for number, ids in all_ if empty or len(ids)]
+        if self.local_micro_batches is not None:
+            return list(self.local_micro_batches)
+        return [(n, ids) for n in numbers if len(ids := self.micro_batch_ids(n, count)) or empty]
 
 
 Encoded = tuple[Tensor, ...]
@@ -148,7 +149,7 @@ class Phase(ABC):
     #: a table whose gradient is zero except in the rows of a batch, if there is one
     table: TableRows | None = None
     #: a table that is read by rows only if it is sharded over processes, when it becomes ``table``
-    divisible: TableRows | None = None
+    shardable: TableRows | None = None
     #: the distinct rows that all processes read, from those of each (a collective), if needed
     union: Callable[[Tensor], Tensor] | None = None
 
@@ -188,7 +189,7 @@ class Phase(ABC):
         return tuple(batch.denominators.items())
 
     def shard(self, table: TableRows) -> None:
-        """Called once if the rows of the phase's table are divided over processes."""
+        """Called once if the rows of the phase's table are sharded over processes."""
         self.table = table
 
     def state_shards(self) -> Mapping[str, Shard]:

@@ -262,10 +262,10 @@ class TripleExamples(Examples):
         entity, relation, self.targets = both_directions(train, len(graph.relations))
         self.queries = TripleQueries(entity, relation)
         self.negatives = negatives
-        self.known: KnownItems | None = None
+        self.known_answers: KnownItems | None = None
         self.query_of_example: Int64 = np.empty(0, np.int64)
         if negatives:
-            self.known, self.query_of_example = known_of_examples(graph, entity, relation)
+            self.known_answers, self.query_of_example = known_of_examples(graph, entity, relation)
 
     def __len__(self) -> int:
         return len(self.queries)
@@ -276,7 +276,7 @@ class TripleExamples(Examples):
         int64 [B, 3]: the query, first counter and random key of each example's samples.
         """
         queries, sample_seeds = self.queries.take(ids), None
-        if self.known is not None:
+        if self.known_answers is not None:
             random_key = np.full_like(ids, signed(key(batch.seed, Stream.NEGATIVES, batch.epoch)))
             sample_seeds = torch.from_numpy(
                 np.stack([self.query_of_example[ids], ids * self.negatives, random_key]).T
@@ -290,10 +290,11 @@ class TripleExamples(Examples):
 
     def complete(self, batch: Batch, inputs: CompletionMicroBatch) -> CompletionMicroBatch:
         micro_batch, sample_seeds = super().complete(batch, inputs), inputs.negatives
-        if self.known is None or sample_seeds is None:
+        if self.known_answers is None or sample_seeds is None:
             return micro_batch
-        if self.known.keys.device != sample_seeds.device:
-            self.known = self.known.to(sample_seeds.device)
+        if self.known_answers.keys.device != sample_seeds.device:
+            self.known_answers = self.known_answers.to(sample_seeds.device)
         query, first, random_key = (sample_seeds[:, each, None] for each in range(3))
         counters = first + torch.arange(self.negatives, device=sample_seeds.device)
-        return replace(micro_batch, negatives=negatives(self.known, query, random_key, counters))
+        sampled = negatives(self.known_answers, query, random_key, counters)
+        return replace(micro_batch, negatives=sampled)

@@ -88,7 +88,7 @@ def with_padding_targets(
         padded(inputs.targets, size),
         None if inputs.known_rows is None else padded(inputs.known_rows, size),
         None if inputs.counters is None else padded(inputs.counters, size),
-        inputs.known,
+        inputs.known_items,
         torch.tensor(signed(negatives_key)),
         torch.tensor(1 / count, dtype=loss.dtype),
         (size - count) * loss,

@@ -38,7 +38,7 @@ from hasten.ops.graph.message_graph import MessageGraph
 from hasten.ops.random import Stream, key, seed_device
 
 #: least share of all messages that the last layer must read for it to be computed for all nodes
-LEAST_READ = 0.5
+MIN_READ_SHARE = 0.5
 
 
 class LinkModel(Protocol):
@@ -129,7 +129,7 @@ class LinkPhase(Phase):
         wanted = self._wanted_by_batch(self.plan(0, 0, 0))
         read = int(np.diff(self.graph.offsets)[wanted].sum())
         whole = len(self.graph.source)
-        if read < LEAST_READ * whole:
+        if read < MIN_READ_SHARE * whole:
             self.no_capture_reason = (
                 f"the last layer would have {whole:,} messages instead of {read:,}"
             )

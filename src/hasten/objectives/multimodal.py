@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from hasten.data.tables import Histories
 from hasten.errors import DataError
 from hasten.objectives.base import Batch, Encoded, Term
-from hasten.objectives.pairwise import Pairs, PairwiseModel, PairwisePhase
+from hasten.objectives.pairwise import PairwiseExamples, PairwiseModel, PairwisePhase
 from hasten.ops.negatives import KnownItems
 
 
@@ -42,7 +42,7 @@ class FeatureModel(PairwiseModel, Protocol):
 class MultimodalModel(FeatureModel, Protocol):
     """What :class:`MultimodalPhase` needs from a model."""
 
-    def pair_penalty(self, pairs: Pairs) -> Tensor:
+    def pair_penalty(self, pairs: PairwiseExamples) -> Tensor:
         """The regularizer of these pairs, summed over them."""
         ...
 
@@ -70,19 +70,19 @@ class FeaturePhase(PairwisePhase):
             model, parameters, histories,
             items=items, batch_size=batch_size, l2=l2, sampling="interactions",
         )  # fmt: skip
-        known = self.known_items
-        seen = np.unique(known.items)
-        if known.lengths.max() >= len(seen):
+        trained = self.training_items
+        seen = np.unique(trained.items)
+        if trained.lengths.max() >= len(seen):
             raise DataError(
                 f"a user has all {len(seen)} items of the training part, so there are no negatives"
             )
-        index = np.searchsorted(seen, known.items)
-        self.known = KnownItems.build(known.rows, index, len(known), len(seen))
+        index = np.searchsorted(seen, trained.items)
+        self.known_items = KnownItems.build(trained.rows, index, len(trained), len(seen))
         self.seen = torch.from_numpy(seen)
 
-    def sample(self, batch: Batch, ids: Tensor) -> Pairs:
+    def sample(self, batch: Batch, ids: Tensor) -> PairwiseExamples:
         sampled = super().sample(batch, ids)
-        return Pairs(sampled.user, sampled.positive, self.seen[sampled.negative])
+        return PairwiseExamples(sampled.user, sampled.positive, self.seen[sampled.negative])
 
     def encode(self, batch: Batch) -> Encoded:
         self.model.vectors = None
@@ -120,7 +120,7 @@ class MultimodalPhase(FeaturePhase):
         self.scale = scale
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
-        pairs: Pairs = self.on_device(batch, ids)
+        pairs: PairwiseExamples = self.on_device(batch, ids)
         user, positive, negative = self.model.pair_vectors(encoded, pairs)
         count = batch.denominators["examples"]
         loss = bpr_loss(user, positive, negative).sum()

@@ -117,7 +117,7 @@ class NextItemPhase(ExampleBatches):
         self.target_counts = np.minimum(histories.lengths[self.users] - 1, max_length)
         self.max_length = max_length
         self.item_count, self.negative_count = item_count, negative_count
-        self.known: KnownItems | None = None
+        self.known_items: KnownItems | None = None
         if negative_count:
             if a_user_has_all_items(histories, item_count):
                 raise DataError(
@@ -125,9 +125,9 @@ class NextItemPhase(ExampleBatches):
                     "sample: use a loss without negatives (model.loss=ce)"
                 )
             if not histories.mapped:
-                self.known = self.known_items(histories)
+                self.known_items = self.build_known_items(histories)
 
-    def known_items(self, histories: Histories) -> KnownItems:
+    def build_known_items(self, histories: Histories) -> KnownItems:
         """The items of each history, which are not sampled as its negatives."""
         rows = np.repeat(np.arange(len(histories)), histories.lengths)
         return KnownItems.build(rows, histories.items, len(histories), self.item_count)
@@ -152,12 +152,12 @@ class NextItemPhase(ExampleBatches):
 
     def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
         """Wrap what builds a micro-batch, on the host and on the device; used for profiling."""
-        self.sequences = wrap(self.sequences)  # type: ignore[method-assign]
-        self.micro_batch = wrap(self.micro_batch)  # type: ignore[method-assign]
+        self.micro_batch_inputs = wrap(self.micro_batch_inputs)  # type: ignore[method-assign]
+        self.complete_micro_batch = wrap(self.complete_micro_batch)  # type: ignore[method-assign]
 
     def term_inputs(self, batch: Batch, ids: Tensor) -> Any:
         """The inputs of :meth:`terms` for these examples, built on the host."""
-        inputs, shapes = self.sequences(ids.numpy()), self.shapes_for(ids)
+        inputs, shapes = self.micro_batch_inputs(ids.numpy()), self.shapes_for(ids)
         if shapes is None:
             return inputs
         epoch_key = key(batch.seed, Stream.NEGATIVES, batch.epoch)
@@ -195,7 +195,7 @@ class NextItemPhase(ExampleBatches):
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         inputs: NextItemInputs = self.on_device(batch, ids)
-        terms = self.terms_of(batch, self.micro_batch(batch, inputs))
+        terms = self.terms_of(batch, self.complete_micro_batch(batch, inputs))
         return [without_padding_targets(term, inputs) for term in terms]
 
     def terms_of(self, batch: Batch, micro_batch: NextItemMicroBatch) -> Sequence[Term]:
@@ -211,9 +211,11 @@ class NextItemPhase(ExampleBatches):
 
     def build_micro_batch(self, batch: Batch, ids: Int64) -> NextItemMicroBatch:
         """A micro-batch on the model's device. ids: indices into ``users``, longest first."""
-        return self.micro_batch(batch, to_device(self.sequences(ids), self.device))
+        return self.complete_micro_batch(
+            batch, to_device(self.micro_batch_inputs(ids), self.device)
+        )
 
-    def sequences(self, ids: Int64) -> NextItemInputs:
+    def micro_batch_inputs(self, ids: Int64) -> NextItemInputs:
         """The inputs of a micro-batch, on the host. ids: indices into ``users``, longest first."""
         # Three index spaces: `ids` index self.users. `users` are rows of self.histories, and `rows`
         # are rows of the local `histories`: these are self.histories or, if that is memory-mapped,
@@ -232,7 +234,7 @@ class NextItemPhase(ExampleBatches):
         targets = torch.from_numpy(histories.items[input_index + 1])  # a target follows its input
         known_row_S1 = counter_S1 = None
         if self.negative_count:
-            known = self.known_items(histories) if self.histories.mapped else None
+            known = self.build_known_items(histories) if self.histories.mapped else None
             user_of_target, row_of_target = np.repeat(users, lengths), np.repeat(rows, lengths)
             # events from this input to the last input of its user: 0 for the last. Not
             # SequenceBatch.positions, which has entries for padding too
@@ -244,16 +246,16 @@ class NextItemPhase(ExampleBatches):
             )
         return NextItemInputs(sequences, targets, known_row_S1, counter_S1, known)
 
-    def micro_batch(self, batch: Batch, inputs: NextItemInputs) -> NextItemMicroBatch:
+    def complete_micro_batch(self, batch: Batch, inputs: NextItemInputs) -> NextItemMicroBatch:
         """The micro-batch with these inputs; its negatives are sampled where they are."""
         sampled_negatives = None
         if self.negative_count:
             assert inputs.known_rows is not None
             assert inputs.counters is not None
             device = inputs.counters.device
-            if self.known is not None and self.known.keys.device != device:
-                self.known = self.known.to(device)
-            known = inputs.known or self.known
+            if self.known_items is not None and self.known_items.keys.device != device:
+                self.known_items = self.known_items.to(device)
+            known = inputs.known_items or self.known_items
             assert known is not None
             counters = inputs.counters + torch.arange(self.negative_count, device=device)
             # a CUDA graph would repeat a number that it was recorded with: for graphs, the key of

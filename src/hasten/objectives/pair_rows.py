@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from hasten.arrays import distinct
 from hasten.objectives.base import Batch, Encoded
-from hasten.objectives.pairwise import Pairs, PairwiseModel, PairwisePhase
+from hasten.objectives.pairwise import PairwiseExamples, PairwiseModel, PairwisePhase
 from hasten.objectives.permutations import LastValueCache
 from hasten.ops.graph.csr import CSR
 from hasten.ops.table_rows import TableRows, with_other_rows
@@ -36,18 +36,18 @@ class PairRowsPhase(PairwisePhase):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         users, items = self._parameters
-        self.user_count = len(self.known_items)  # ``users`` may hold fewer
+        self.user_count = len(self.training_items)  # ``users`` may hold fewer
         self.no_capture_reason = "each batch reads another number of rows"
         self._read: LastValueCache[Tensor] = LastValueCache()
         #: with their examples, which the entry keeps so that no others have their identity
-        self._last: LastValueCache[tuple[Tensor, Pairs]] = LastValueCache()
+        self._last: LastValueCache[tuple[Tensor, PairwiseExamples]] = LastValueCache()
         on_device = None if self.device.type == "cpu" else self.on_device
         most = 3 * self.batch_size
         self.table = TableRows(
-            users, self.read, most, others=(items,), on_device=on_device, of_part=True
+            users, self.read, most, others=(items,), on_device=on_device, reads_local=True
         )
 
-    def rows_of(self, pairs: Pairs) -> Tensor:
+    def rows_of(self, pairs: PairwiseExamples) -> Tensor:
         """int64 [3B] the rows of users, positives and negatives in both tables together."""
         first = self.user_count
         return torch.cat([pairs.user, pairs.positive + first, pairs.negative + first])
@@ -56,18 +56,18 @@ class PairRowsPhase(PairwisePhase):
         """int64 [S] the distinct rows that a step reads, ascending."""
 
         def find() -> Tensor:
-            parts = [self.rows_of(self._pairs_once(batch, ids)) for ids in batch.own_ids]
+            parts = [self.rows_of(self._pairs_once(batch, ids)) for ids in batch.local_ids]
             rows = torch.cat([batch.ids[:0], *parts])
             own, count = distinct(rows.numpy()), sum(len(table) for table in self._parameters)
-            if self.union is not None and batch.parts is not None:
+            if self.union is not None and batch.local_micro_batches is not None:
                 return self.union(torch.from_numpy(own))
-            if self.no_capture_reason is None and batch.parts is None:
+            if self.no_capture_reason is None and batch.local_micro_batches is None:
                 own = with_other_rows(own, min(len(rows), count), count)
             return torch.from_numpy(own)
 
-        return self._read.get(batch.part_key, find)
+        return self._read.get(batch.local_key, find)
 
-    def _pairs_once(self, batch: Batch, ids: Tensor) -> Pairs:
+    def _pairs_once(self, batch: Batch, ids: Tensor) -> PairwiseExamples:
         """:meth:`pairs`, once if it is called with the same examples again."""
         return self._last.get((batch.key, id(ids)), lambda: (ids, self.pairs(batch, ids)))[1]
 
@@ -78,7 +78,7 @@ class PairRowsPhase(PairwisePhase):
     def encode_inputs(self, batch: Batch) -> Tensor:
         return self.read(batch)
 
-    def term_inputs(self, batch: Batch, ids: Tensor) -> Pairs:
+    def term_inputs(self, batch: Batch, ids: Tensor) -> PairwiseExamples:
         pairs = self._pairs_once(batch, ids)
         return replace(pairs, nodes=torch.searchsorted(self.read(batch), self.rows_of(pairs)))
 
@@ -102,7 +102,7 @@ class GraphPairsModel(PairwiseModel, Protocol):
         """The distinct nodes, ascending."""
         ...
 
-    def divide_graph(self, pairs: CSR) -> None:
+    def shard_graph(self, pairs: CSR) -> None:
         """Keep the part of the graph of the nodes of this process. pairs: of training, distinct."""
         ...
 
@@ -115,8 +115,8 @@ class GraphPairsPhase(PairwisePhase):
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         (nodes, *_), count = self._parameters, 3 * self.batch_size
-        candidates = self.known.count
-        self.divisible = TableRows(nodes, self.read, count, whole=True, candidates=candidates)
+        candidates = self.known_items.count
+        self.shardable = TableRows(nodes, self.read, count, whole=True, candidates=candidates)
 
     def read(self, batch: Batch) -> Tensor:
         """int64 [S] the distinct nodes of a batch, ascending."""
@@ -124,4 +124,4 @@ class GraphPairsPhase(PairwisePhase):
 
     def shard(self, table: TableRows) -> None:
         super().shard(table)
-        self.model.divide_graph(self.known_items)
+        self.model.shard_graph(self.training_items)

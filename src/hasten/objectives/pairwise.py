@@ -29,8 +29,8 @@ Sampling = Literal["users", "interactions"]
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Users with a positive and a negative item: int64 [B] each.
+class PairwiseExamples:
+    """Interactions with a sampled negative each: users, their items, other items; int64 [B] each.
 
     nodes: int64 [3B], the result of :meth:`PairwiseModel.pair_nodes` if it was already computed on
     the host, else None.
@@ -42,14 +42,18 @@ class Pairs:
     nodes: Tensor | None = None
 
 
+#: the earlier name, for models outside of this package
+Pairs = PairwiseExamples
+
+
 class PairwiseModel(Protocol):
     """What the phase needs from a model."""
 
-    def pair_nodes(self, pairs: Pairs) -> Tensor:
+    def pair_nodes(self, pairs: PairwiseExamples) -> Tensor:
         """int64 [3B]: the users, the positives and the negatives, as rows of the model's tables."""
         ...
 
-    def pair_inputs(self, pairs: Pairs) -> Any:
+    def pair_inputs(self, pairs: PairwiseExamples) -> Any:
         """What :meth:`encode_pairs` needs of all pairs of a batch, made on the host."""
         ...
 
@@ -67,20 +71,27 @@ class PairwiseModel(Protocol):
         """
         ...
 
-    def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+    def pair_vectors(
+        self, encoded: Encoded, pairs: PairwiseExamples
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """[B, D] of users, positives and negatives, float32."""
         ...
 
     def margins(self, user: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """[B] ``s(negative) - s(positive)``, from the vectors of :meth:`pair_vectors`."""
+        """[B] ``s(negative) - s(positive)``, from the vectors of :meth:`pair_vectors`.
+
+        Negative where the ranking is right: the loss is ``softplus`` of it.
+        """
         ...
 
-    def penalized(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor] | None:
+    def penalized(
+        self, encoded: Encoded, pairs: PairwiseExamples
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
         """[B, D] whose squared norms the L2 term sums; None: the vectors of the pairs."""
         ...
 
 
-class InnerProductPairs:
+class InnerProductDefaults:
     """Defaults for a model without a graph whose score is ``user · item``."""
 
     #: whether lists of distinct nodes are padded to a size that the batch's size determines
@@ -106,12 +117,12 @@ class InnerProductPairs:
             return found
         return torch.cat([found, found[-1:].expand(len(nodes) - len(found))])
 
-    def pair_nodes(self, pairs: Pairs) -> Tensor:
+    def pair_nodes(self, pairs: PairwiseExamples) -> Tensor:
         if pairs.nodes is not None:
             return pairs.nodes
         return torch.cat([pairs.user + self.first_user, pairs.positive, pairs.negative])
 
-    def pair_inputs(self, pairs: Pairs) -> Any:
+    def pair_inputs(self, pairs: PairwiseExamples) -> Any:
         return ()
 
     def encode_pairs(self, inputs: Any, seed: int | None) -> Encoded:
@@ -120,7 +131,9 @@ class InnerProductPairs:
     def margins(self, user: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         return (user * (negative - positive)).sum(1)
 
-    def penalized(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor] | None:
+    def penalized(
+        self, encoded: Encoded, pairs: PairwiseExamples
+    ) -> tuple[Tensor, Tensor, Tensor] | None:
         return None
 
 
@@ -148,9 +161,9 @@ class PairwisePhase(ExampleBatches):
         l2: float,
         sampling: Sampling,
     ) -> None:
-        self.known_items = known = CSR.of(histories).distinct()
+        self.training_items = trained = CSR.of(histories).distinct()
         # ids are positions in the epoch, which the sampler below permutes
-        super().__init__(len(known.items), batch_size, shuffle=False)
+        super().__init__(len(trained.items), batch_size, shuffle=False)
         self.model, self._parameters = model, list(parameters)
         #: whether a step encodes all pairs of its batch together, in every process
         self.encodes_pairs = _overrides(model, "pair_inputs") or _overrides(model, "encode_pairs")
@@ -158,21 +171,21 @@ class PairwisePhase(ExampleBatches):
         if not _overrides(model, "encode_pairs"):
             self.no_capture_reason = None
         self.l2, self.sampling = l2, sampling
-        if not len(known.items):
+        if not len(trained.items):
             raise DataError("there are no training interactions")
-        if known.lengths.max() >= items:
+        if trained.lengths.max() >= items:
             raise DataError(
                 f"a user has all {items} items in training, so there are no negatives to sample"
             )
-        self.known = KnownItems.build(known.rows, known.items, len(known), items)
-        self.offsets = torch.from_numpy(known.offsets)
-        self.items, self.users = torch.from_numpy(known.items), torch.from_numpy(known.rows)
-        self.active = torch.from_numpy(np.flatnonzero(known.lengths > 0))
-        self._pairs: LastValueCache[Pairs] = LastValueCache()
+        self.known_items = KnownItems.build(trained.rows, trained.items, len(trained), items)
+        self.offsets = torch.from_numpy(trained.offsets)
+        self.items, self.users = torch.from_numpy(trained.items), torch.from_numpy(trained.rows)
+        self.active = torch.from_numpy(np.flatnonzero(trained.lengths > 0))
+        self._pairs: LastValueCache[PairwiseExamples] = LastValueCache()
         examples = self.items if sampling == "interactions" else self.active
         self._sampler = PermutationSampler(len(examples))
 
-    def sample(self, batch: Batch, ids: Tensor) -> Pairs:
+    def sample(self, batch: Batch, ids: Tensor) -> PairwiseExamples:
         """The pairs of these examples of the epoch."""
         seed, epoch = batch.seed, batch.epoch
         if self.sampling == "interactions":
@@ -185,21 +198,25 @@ class PairwisePhase(ExampleBatches):
                 begin + integers(stop - begin, key(seed, Stream.POSITIVES, epoch), ids)
             ]
         base = key(seed, Stream.NEGATIVES, epoch)
-        return Pairs(user, positive, negatives(self.known, user, base, ids))
+        return PairwiseExamples(user, positive, negatives(self.known_items, user, base, ids))
 
-    def pairs(self, batch: Batch, ids: Tensor) -> Pairs:
+    def pairs(self, batch: Batch, ids: Tensor) -> PairwiseExamples:
         """The pairs of these examples, on the host.
 
-        The whole batch is sampled once and cut, also for each micro-batch. If the batch is divided
+        The whole batch is sampled once and cut, also for each micro-batch. If the batch is split
         over processes and pairs are not encoded together, only these ids are sampled.
         """
-        if batch.parts is not None and not self.encodes_pairs and ids is not batch.ids:
+        if (
+            batch.local_micro_batches is not None
+            and not self.encodes_pairs
+            and ids is not batch.ids
+        ):
             return self.sample(batch, ids)
         whole = self._pairs.get(batch.key, lambda: self.sample(batch, batch.ids))
         if ids is batch.ids:
             return whole
         local = ids - batch.ids[0]  # the ids of a batch are consecutive
-        return Pairs(whole.user[local], whole.positive[local], whole.negative[local])
+        return PairwiseExamples(whole.user[local], whole.positive[local], whole.negative[local])
 
     def fix_shapes(self) -> None:
         if self.no_capture_reason is not None:
@@ -208,7 +225,7 @@ class PairwisePhase(ExampleBatches):
     def encode_inputs(self, batch: Batch) -> Any:
         return self.model.pair_inputs(self.pairs(batch, batch.ids)) if self.encodes_pairs else ()
 
-    def term_inputs(self, batch: Batch, ids: Tensor) -> Pairs:
+    def term_inputs(self, batch: Batch, ids: Tensor) -> PairwiseExamples:
         pairs = self.pairs(batch, ids)
         return replace(pairs, nodes=self.model.pair_nodes(pairs))
 
@@ -222,16 +239,16 @@ class PairwisePhase(ExampleBatches):
         return key(batch.seed, Stream.DROPOUT, batch.epoch, batch.index)
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
-        pairs: Pairs = self.on_device(batch, ids)
+        pairs: PairwiseExamples = self.on_device(batch, ids)
         user, positive, negative = self.model.pair_vectors(encoded, pairs)
-        margin = self.model.margins(user, positive, negative)
+        negative_minus_positive = self.model.margins(user, positive, negative)
         penalized = self.model.penalized(encoded, pairs)
         if penalized is not None:
             user, positive, negative = penalized
         norms = (user.square() + positive.square() + negative.square()).sum() / 2
         count = batch.denominators["examples"]
         return [
-            Term("loss", F.softplus(margin).sum(), count),
+            Term("loss", F.softplus(negative_minus_positive).sum(), count),
             Term("l2", norms, count, self.l2),
         ]
 
@@ -240,5 +257,5 @@ class PairwisePhase(ExampleBatches):
 
 
 def _overrides(model: PairwiseModel, method: str) -> bool:
-    default: object = getattr(InnerProductPairs, method)
+    default: object = getattr(InnerProductDefaults, method)
     return getattr(type(model), method) is not default

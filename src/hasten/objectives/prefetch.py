@@ -19,15 +19,16 @@ from hasten.ops.transfer import Sent, send
 MANY_ROWS = 1 << 15
 
 
-def divide_batch(phase: Phase, batch: Batch, numbers: range, count: int) -> Batch:
+def local_batch(phase: Phase, batch: Batch, numbers: range, count: int) -> Batch:
     """The batch with the examples of these micro-batches, out of ``count`` on all processes.
 
-    It keeps the ids and denominators of the global batch; ``parts`` has the ids of this process. If
-    a step reads few rows of a table, the same batch: each process finds those of all examples.
+    It keeps the ids and denominators of the global batch; ``local_micro_batches`` has the
+    ids of this process. If a step reads few rows of a table, the same batch: each process finds
+    those of all examples.
     """
-    if phase.table is not None and phase.table.at_most < MANY_ROWS:
+    if phase.table is not None and phase.table.expected_rows < MANY_ROWS:
         return batch
-    return batch.divided(numbers, count, phase.collective)
+    return batch.for_process(numbers, count, phase.collective)
 
 
 def batch_inputs(
@@ -93,7 +94,7 @@ class Prefetcher:
 
     def _plan(self, request: BatchRequest) -> Batch:
         batch = self.phase.plan(request.seed, request.epoch, request.index)
-        return divide_batch(self.phase, batch, request.numbers, request.count)
+        return local_batch(self.phase, batch, request.numbers, request.count)
 
     def _send(self, request: BatchRequest) -> tuple[Batch, Sent[Any]]:
         batch = self._plan(request)

@@ -105,7 +105,7 @@ class SampledSoftmaxPhase(NextItemPhase):
             most = int(longest.sum()) + len(longest) + negative_count
             weight = model.items.weight
             on_device = self.on_device if is_large_on_device([weight]) else None
-            self.table = TableRows(weight, self.read, most, on_device=on_device, of_part=True)
+            self.table = TableRows(weight, self.read, most, on_device=on_device, reads_local=True)
 
     def capacity(self, ids: Int64) -> int | None:
         """The number of targets of these users with padding; None: without."""
@@ -138,19 +138,21 @@ class SampledSoftmaxPhase(NextItemPhase):
         ids = batch.ids.numpy()
         count = int(self.target_counts[ids].sum())
         sample = self.shared.sample(*batch.key, count, lambda numbers: self.targets(ids, numbers))
-        items = [self.last_items(own.numpy(), more=1) for own in batch.own_ids if len(own)]
-        if self.union is not None and batch.parts is not None:  # all have the same sample
+        items = [self.last_items(own.numpy(), more=1) for own in batch.local_ids if len(own)]
+        if (
+            self.union is not None and batch.local_micro_batches is not None
+        ):  # all have the same sample
             own_items = torch.from_numpy(distinct(np.concatenate([sample.items[:0], *items])))
             items = [self.union(own_items).numpy()]
         read = distinct(np.concatenate([*items, sample.items]))
-        if batch.parts is None and (targets := self.capacity(ids)) is not None:
+        if batch.local_micro_batches is None and (targets := self.capacity(ids)) is not None:
             rows = len(self.model.items)
             read = with_other_rows(read, min(rows, targets + len(ids) + self.sample_size), rows)
         return torch.from_numpy(read), sample
 
     def drawn(self, batch: Batch) -> tuple[Tensor, Sample]:
         """:meth:`sample`, once per step."""
-        return self._drawn.get(batch.part_key, lambda: self.sample(batch))
+        return self._drawn.get(batch.local_key, lambda: self.sample(batch))
 
     def read(self, batch: Batch) -> Tensor:
         """int64 [R] the distinct items that a step reads, ascending."""
@@ -168,21 +170,21 @@ class SampledSoftmaxPhase(NextItemPhase):
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         inputs, sampled = self.on_device(batch, ids)
-        laid_out = self.micro_batch(batch, inputs)
-        loss = self.model.next_item_loss(self.within(encoded[0], laid_out, sampled))
+        micro_batch = self.complete_micro_batch(batch, inputs)
+        loss = self.model.next_item_loss(self.within(encoded[0], micro_batch, sampled))
         return [without_padding_targets(Term("loss", loss, batch.denominators["targets"]), inputs)]
 
     def within(
-        self, rows: Tensor, laid_out: NextItemMicroBatch, inputs: SampledInputs
+        self, rows: Tensor, micro_batch: NextItemMicroBatch, inputs: SampledInputs
     ) -> SampledSoftmaxMicroBatch:
         """The micro-batch in terms of the step's rows."""
         places = inputs.read
         moved = {
-            "tokens": torch.searchsorted(places, laid_out.tokens),
-            "targets": torch.searchsorted(places, laid_out.targets),
+            "tokens": torch.searchsorted(places, micro_batch.tokens),
+            "targets": torch.searchsorted(places, micro_batch.targets),
         }
         return SampledSoftmaxMicroBatch(
-            **{**vars(laid_out), **moved},
+            **{**vars(micro_batch), **moved},
             rows=rows,
             sampled=torch.searchsorted(places, inputs.items),
             log_weights=inputs.log_weights,

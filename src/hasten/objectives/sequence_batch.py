@@ -112,7 +112,7 @@ class NextItemInputs:
     """What a micro-batch has from the host.
 
     known_rows, counters: int64 [S, 1], row of the known items and first counter of each target's
-    negatives; None: without negatives. known: the known items, if they are made for each
+    negatives; None: without negatives. known_items: those items, if they are made for each
     micro-batch.
     A batch with :class:`FixedShapes` has three scalars besides. negatives_key: int64, the key of
     the negatives. inverse_denominator: 1 / the number of targets, without padding targets.
@@ -123,7 +123,7 @@ class NextItemInputs:
     targets: Tensor
     known_rows: Tensor | None
     counters: Tensor | None
-    known: KnownItems | None = None
+    known_items: KnownItems | None = None
     negatives_key: Tensor | None = None
     inverse_denominator: Tensor | None = None
     padding_loss: Tensor | None = None

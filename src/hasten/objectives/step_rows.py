@@ -34,12 +34,12 @@ from hasten.ops.table_rows import TableRows
 #: rows of a table from which the phases are used: smaller ones are as fast as a whole
 MANY_ROWS = 100_000
 #: least rows of the table for each that a usual step reads: below, the whole table is faster
-FEWEST = 4
+MIN_TABLE_TO_READ_RATIO = 4
 
 
 def reads_few_rows(read: int, rows: int) -> bool:
     """Whether steps that read about so many rows should not read all rows of large tables."""
-    return rows > MANY_ROWS and FEWEST * read <= rows
+    return rows > MANY_ROWS and MIN_TABLE_TO_READ_RATIO * read <= rows
 
 
 def by_rows(table: Any, sharded: str, whole: bool = False) -> bool:
@@ -81,39 +81,41 @@ class StepRows(ExampleBatches):
         """
         self.embeddings = embeddings
         #: with its examples, which the entry keeps so that no others have their identity
-        self._laid_out: LastValueCache[tuple[Tensor, Any]] = LastValueCache()
+        self._micro_batches: LastValueCache[tuple[Tensor, Any]] = LastValueCache()
         self._read: LastValueCache[Tensor] = LastValueCache()
         count = len(embeddings)
         expected_rows = math.ceil(count * -math.expm1(-draws / count))
         on_device = None if embeddings.weight.device.type == "cpu" else self.on_device
         if whole or on_device is not None:
-            self.divisible = TableRows(
+            self.shardable = TableRows(
                 embeddings.weight,
                 self.read,
                 expected_rows,
                 whole=whole,
                 beside=beside if whole else (),
                 on_device=on_device,
-                of_part=True,
+                reads_local=True,
             )
-        elif sharded == "always" or FEWEST * expected_rows <= count:
-            self.table = TableRows(embeddings.weight, self.read, expected_rows, of_part=True)
+        elif sharded == "always" or MIN_TABLE_TO_READ_RATIO * expected_rows <= count:
+            self.table = TableRows(embeddings.weight, self.read, expected_rows, reads_local=True)
 
     @abstractmethod
-    def laid_out(self, batch: Batch, ids: Tensor) -> Any:
+    def make_micro_batch(self, batch: Batch, ids: Tensor) -> Any:
         """The micro-batch of these examples."""
 
     @abstractmethod
-    def ids_of(self, micro_batch: Any) -> Sequence[Tensor]:
+    def rows_read(self, micro_batch: Any) -> Sequence[Tensor]:
         """The rows that a micro-batch reads."""
 
     @abstractmethod
     def terms_of(self, batch: Batch, micro_batch: Any) -> Sequence[Term]:
         """The loss terms of a micro-batch."""
 
-    def micro_batch_of(self, batch: Batch, ids: Tensor) -> Any:
-        """:meth:`laid_out`, once if it is called with the same examples again."""
-        made = self._laid_out.get((batch.key, id(ids)), lambda: (ids, self.laid_out(batch, ids)))
+    def cached_micro_batch(self, batch: Batch, ids: Tensor) -> Any:
+        """:meth:`make_micro_batch`, once if it is called with the same examples again."""
+        made = self._micro_batches.get(
+            (batch.key, id(ids)), lambda: (ids, self.make_micro_batch(batch, ids))
+        )
         return made[1]
 
     def read(self, batch: Batch) -> Tensor:
@@ -121,13 +123,17 @@ class StepRows(ExampleBatches):
 
         def find() -> Tensor:
             ids: list[Int64] = [np.empty(0, np.int64)]
-            for each in batch.own_ids:
-                micro_batch = self.micro_batch_of(batch, each)
-                ids += [rows.reshape(-1).numpy() for rows in self.ids_of(micro_batch)]
+            for each in batch.local_ids:
+                micro_batch = self.cached_micro_batch(batch, each)
+                ids += [rows.reshape(-1).numpy() for rows in self.rows_read(micro_batch)]
             rows = torch.from_numpy(distinct(np.concatenate(ids)))
-            return rows if self.union is None or batch.parts is None else self.union(rows)
+            return (
+                rows
+                if self.union is None or batch.local_micro_batches is None
+                else self.union(rows)
+            )
 
-        return self._read.get(batch.part_key, find)
+        return self._read.get(batch.local_key, find)
 
     def encode_inputs(self, batch: Batch) -> Any:
         return super().encode_inputs(batch) if self.table is None else self.read(batch)
@@ -136,13 +142,13 @@ class StepRows(ExampleBatches):
         """The rows that the step reads, and the micro-batch."""
         if self.table is None:
             return super().term_inputs(batch, ids)
-        return self.read(batch), self.micro_batch_of(batch, ids)
+        return self.read(batch), self.cached_micro_batch(batch, ids)
 
     def wrap_batch_building(self, wrap: Callable[[Any], Any]) -> None:
         if self.table is None:
             super().wrap_batch_building(wrap)
         else:
-            self.laid_out = wrap(self.laid_out)  # type: ignore[method-assign]
+            self.make_micro_batch = wrap(self.make_micro_batch)  # type: ignore[method-assign]
 
     def encode(self, batch: Batch) -> Encoded:
         """The rows that the step reads."""
@@ -169,7 +175,7 @@ class StepRowsNextItemPhase(StepRows, NextItemPhase):
         targets = self.batch_size * float(self.target_counts.mean())
         self.read_from(items, targets * (2 + sampled), sharded, whole=sampled == 0)
 
-    def laid_out(self, batch: Batch, ids: Tensor) -> NextItemMicroBatch:
+    def make_micro_batch(self, batch: Batch, ids: Tensor) -> NextItemMicroBatch:
         if not len(ids):
             events, features = self.histories.features, None
             if events is not None:
@@ -178,9 +184,9 @@ class StepRowsNextItemPhase(StepRows, NextItemPhase):
             return NextItemMicroBatch(
                 ids, ids, None, (), None, None, features, targets=ids, negatives=None
             )
-        return self.micro_batch(batch, self.sequences(ids.numpy()))
+        return self.complete_micro_batch(batch, self.micro_batch_inputs(ids.numpy()))
 
-    def ids_of(self, micro_batch: NextItemMicroBatch) -> Sequence[Tensor]:
+    def rows_read(self, micro_batch: NextItemMicroBatch) -> Sequence[Tensor]:
         if micro_batch.negatives is None:
             return (micro_batch.tokens,)
         return micro_batch.tokens, micro_batch.targets, micro_batch.negatives
@@ -206,10 +212,10 @@ class StepRowsCompletionPhase(StepRows, CompletionPhase):
         beside = tuple(self.module.get_parameter(name) for name in model.biases_of_entities)
         self.read_from(entities, draws, sharded, whole=negatives == 0, beside=beside)
 
-    def laid_out(self, batch: Batch, ids: Tensor) -> CompletionMicroBatch:
+    def make_micro_batch(self, batch: Batch, ids: Tensor) -> CompletionMicroBatch:
         return self.data.complete(batch, self.data.inputs(batch, ids.numpy()))
 
-    def ids_of(self, micro_batch: CompletionMicroBatch) -> Sequence[Tensor]:
+    def rows_read(self, micro_batch: CompletionMicroBatch) -> Sequence[Tensor]:
         if micro_batch.negatives is not None:
             assert micro_batch.target is not None
             return micro_batch.entity, micro_batch.target, micro_batch.negatives

@@ -125,7 +125,7 @@ class TranslationPhase(ExampleBatches):
         self.model, self._parameters = model, list(parameters)
         self.l2, self.relations = l2, graph.relations
         queries = graph.query_of_edge
-        self.known = KnownItems.build(queries, graph.tail, int(queries[-1]) + 1, graph.nodes)
+        self.known_tails = KnownItems.build(queries, graph.tail, int(queries[-1]) + 1, graph.nodes)
         self.query = torch.from_numpy(queries.astype(np.int32))
         self.relation = torch.from_numpy(graph.relation.astype(np.int32))
         self.tail = torch.from_numpy(graph.tail.astype(np.int32))
@@ -157,10 +157,10 @@ class TranslationPhase(ExampleBatches):
             return self._sampled(batch)[1]
 
         def find() -> Tensor:
-            parts = [self._sampled_once(batch, ids).nodes for ids in batch.own_ids]
+            parts = [self._sampled_once(batch, ids).nodes for ids in batch.local_ids]
             return torch.from_numpy(distinct(torch.cat([batch.ids[:0], *parts]).numpy()))
 
-        return self._own_nodes.get(batch.part_key, find)
+        return self._own_nodes.get(batch.local_key, find)
 
     def _sampled_once(self, batch: Batch, ids: Tensor) -> TranslationBatch:
         """:meth:`sample`, once if it is called with the same examples again."""
@@ -203,7 +203,7 @@ class TranslationPhase(ExampleBatches):
         edge = begin + integers(self.offsets[head + 1] - begin, base, ids)
         relation = self.relation[edge].long()
         base = key(seed, Stream.NEGATIVES, epoch, _STREAM)
-        negative = negatives(self.known, self.query[edge].long(), base, ids)
+        negative = negatives(self.known_tails, self.query[edge].long(), base, ids)
         nodes = torch.stack([self.heads[head], self.tail[edge].long(), negative], dim=1)
         order = torch.argsort(relation, stable=True)
         sizes = torch.bincount(relation, minlength=self.relations).tolist()

@@ -1,4 +1,4 @@
-"""An embedding table whose rows are divided over processes."""
+"""An embedding table whose rows are sharded over processes."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Shard(Protocol):
         """
         ...
 
-    def divide(self, total: int, cuts: tuple[int, ...] = ()) -> Shard:
+    def of_rows(self, total: int, cuts: tuple[int, ...] = ()) -> Shard:
         """The shard of another table of ``total`` rows; cuts: its bounds; (): equal parts."""
         ...
 
@@ -96,7 +96,9 @@ class Shard(Protocol):
         """The sum over processes, in place. A collective."""
         ...
 
-    def parts(self, own_rows: Tensor, stop: int | None = None) -> Iterator[tuple[int, Tensor]]:
+    def rows_by_rank(
+        self, own_rows: Tensor, stop: int | None = None
+    ) -> Iterator[tuple[int, Tensor]]:
         """The first row of each process and its rows, in turn; stop: no rows from there on.
 
         A collective: each process sends its rows to all others.
@@ -187,9 +189,9 @@ def first_rows(rows: Tensor, shard: Shard, count: int) -> ShardedFixedTable:
 
     rows: those of this process.
     """
-    target = shard.divide(count)
+    target = shard.of_rows(count)
     moved = rows.new_empty(target.stop - target.first, *rows.shape[1:])
-    for start, part in shard.parts(rows, count):
+    for start, part in shard.rows_by_rank(rows, count):
         low, high = max(start, target.first), min(start + len(part), target.stop)
         if low < high:
             moved[low - target.first : high - target.first] = part[low - start : high - start]
@@ -212,7 +214,7 @@ class ShardedTable(EmbeddingTable):
         self.shard = shard
 
     @classmethod
-    def divide(cls, table: EmbeddingTable, shard: Shard) -> None:
+    def shard_weight(cls, table: EmbeddingTable, shard: Shard) -> None:
         """Make a whole table one that holds the rows of a shard.
 
         In place: phases, optimizers and the model hold the table and its parameter.
@@ -236,7 +238,7 @@ class ShardedTable(EmbeddingTable):
 
 @contextmanager
 def sharding(shard_of: Callable[[int], Shard]) -> Iterator[None]:
-    """While the context is open, :func:`divisible_table` makes only the rows of a shard."""
+    """While the context is open, :func:`shardable_table` makes only the rows of a shard."""
     before = _shard_of.set(shard_of)
     try:
         yield
@@ -244,7 +246,7 @@ def sharding(shard_of: Callable[[int], Shard]) -> Iterator[None]:
         _shard_of.reset(before)
 
 
-def divisible_table(count: int, width: int) -> EmbeddingTable:
+def shardable_table(count: int, width: int) -> EmbeddingTable:
     """A table of candidates or users, which a run can shard; its values do not depend on that."""
     shard_of = _shard_of.get()
     if shard_of is None:

@@ -22,9 +22,9 @@ class TableRows:
     """A large table of which a step reads few rows. ``encode`` gathers them; nothing else reads it.
 
     weight: [N, D]. read: called with a :class:`~hasten.objectives.base.Batch`, returns the distinct
-    rows (int64 [S], on the host) that a step reads. of_part: of a batch that is divided over
+    rows (int64 [S], on the host) that a step reads. reads_local: of a batch that is split over
     processes, those of this process, unless the phase has a ``union``; else of the global batch.
-    at_most: the expected S; batches of sharded tables are divided whatever it is. shard: the rows
+    expected_rows: the expected S; batches of sharded tables are split in any case. shard: the rows
     of the table that ``weight`` holds, if it is sharded. others: further tables of width D, with
     rows numbered after those of ``weight``; a phase with such tables has no other parameters.
     whole: the loss reads all rows too, so all have gradients. beside: vectors [N] that are sharded
@@ -36,14 +36,14 @@ class TableRows:
 
     weight: nn.Parameter
     read: Callable[[Any], Tensor]
-    at_most: int
+    expected_rows: int
     shard: Shard | JoinedRows | None = None
     others: tuple[nn.Parameter, ...] = ()
     whole: bool = False
     beside: tuple[nn.Parameter, ...] = ()
     on_device: Callable[[Any], Tensor] | None = None
     candidates: int | None = None
-    of_part: bool = False
+    reads_local: bool = False
 
     @property
     def weights(self) -> tuple[nn.Parameter, ...]:

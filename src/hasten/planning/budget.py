@@ -25,7 +25,7 @@ SHARE = 0.95
 #: a setting that saves less than this share of the memory is carried further only once, with this
 #: many times as many micro-batches
 _SAVES, _FAR = 0.02, 8
-_MOST_MICRO_BATCHES = 1024
+_MAX_MICRO_BATCHES = 1024
 
 
 @dataclass(frozen=True)
@@ -237,7 +237,7 @@ def _families(config: RunConfig) -> Iterator[list[dict[str, Any]]]:
 def _micro_batches(config: RunConfig, more: dict[str, Any]) -> Iterator[dict[str, Any]]:
     size = config.training.batch_size_per_device or config.training.batch_size
     count = 2 * config.training.accumulate
-    while count <= min(size, _MOST_MICRO_BATCHES):
+    while count <= min(size, _MAX_MICRO_BATCHES):
         yield {**more, "accumulate": count}
         count *= 2
 

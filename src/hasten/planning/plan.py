@@ -93,7 +93,7 @@ def plan_run(config: RunConfig, runs: Path | None = None) -> Plan:
             file, folder = Path(scratch) / "config.yaml", Path(scratch) / "run"
             file.write_text(config_text(config, given=True), encoding="utf-8")
             command = [sys.executable, "-m", "hasten.planning", str(file), str(folder)]
-            with signals.immediate():  # a signal kills the probe
+            with signals.stop_at_once():  # a signal kills the probe
                 ended = subprocess.run(  # noqa: S603 - this program itself
                     command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
                 )

@@ -30,7 +30,7 @@ from hasten.training.trainer import Trainer
 from hasten.training_run import TrainingRun, open_run
 
 #: seconds that steps, and tiles of an evaluation, are measured for, and how many at least and most
-_SECONDS, _FEWEST, _MOST = 1.0, 3, 50
+_SECONDS, _MIN_STEPS, _MAX_STEPS = 1.0, 3, 50
 #: most epochs of which steps are taken, and the seconds after which no third one begins
 _EPOCHS, _LIMIT = 12, 7.0
 
@@ -180,7 +180,7 @@ def _measure_epochs(training: TrainingRun) -> tuple[list[PhaseCost], float]:
 def _steps_to_take(trainer: Trainer, number: int) -> PhaseCost:
     """How many steps of a phase to take: all of a short epoch, else those that fit the time."""
     phase = trainer.steppers[number].phase
-    if phase.steps() <= _FEWEST + 1:
+    if phase.steps() <= _MIN_STEPS + 1:
         return PhaseCost(phase.steps())
     trainer.state.position.phase = number
     phase.start_epoch(trainer.config.seed, 0)
@@ -234,7 +234,7 @@ def _take(trainer: Trainer, number: int, count: int) -> list[float]:
 
 def _how_many(seconds: float) -> int:
     """How often to repeat what takes this long."""
-    return int(min(_MOST, max(_FEWEST, _SECONDS / max(seconds, 1e-6))))
+    return int(min(_MAX_STEPS, max(_MIN_STEPS, _SECONDS / max(seconds, 1e-6))))
 
 
 def _evaluation_seconds(training: TrainingRun, task: AnyTask) -> float:

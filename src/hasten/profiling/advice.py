@@ -14,7 +14,7 @@ from hasten.models.supports import Supports
 from hasten.training.precision import PrecisionName, resolve_precision, slow_precision
 
 #: options that are named, at most
-_MOST = 2
+_MAX_SUGGESTIONS = 2
 #: share of an epoch that evaluation may take
 _EVALUATION_SHARE = 0.1
 
@@ -54,7 +54,7 @@ def advise(bottleneck: str, now: Circumstances) -> list[Advice]:
         "optimizer": _for_optimizer,
         "evaluation": _for_evaluation,
     }
-    return list(islice(rules.get(bottleneck, _for_computation)(now), _MOST))
+    return list(islice(rules.get(bottleneck, _for_computation)(now), _MAX_SUGGESTIONS))
 
 
 def _for_computation(now: Circumstances) -> Iterator[Advice]:

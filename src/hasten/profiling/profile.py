@@ -36,9 +36,9 @@ from hasten.training.compile import compile_phases, compile_step
 from hasten.training.precision import Precision, refuse_emulated_fp16, resolve_precision
 from hasten.training.resolve_config import resolve_config
 from hasten.training.schedule import Schedule
-from hasten.training.step import DataShard
+from hasten.training.step import DataParallelRank
 
-_WARM_UP, _LEAST, _MOST = 2, 3, 20
+_WARM_UP, _MIN_STEPS, _MAX_STEPS = 2, 3, 20
 #: seconds of measured steps for each phase, about
 _SECONDS = 3.0
 
@@ -124,7 +124,7 @@ def _steppers(
     phases = model.phases(dataset, config.training)
     if not phases:
         raise UsageError(f"{config.model.name} is fitted in one pass: it has no steps")
-    shard = DataShard(processes.rank, processes.world)
+    shard = DataParallelRank(processes.rank, processes.world)
     return [
         TimedStep(phase, index, config.training, precision, shard, processes.device, processes)
         for index, phase in enumerate(phases)
@@ -148,7 +148,7 @@ def _measure(
     steps(1, _WARM_UP - 1)
     # the same number on all processes
     slowest = max(processes.gather(sum(stepper.take().values())))
-    number = min(_MOST, max(_LEAST, round(_SECONDS / max(slowest, 1e-6))))
+    number = min(_MAX_STEPS, max(_MIN_STEPS, round(_SECONDS / max(slowest, 1e-6))))
     steps(_WARM_UP, number)
     seconds_by_part = stepper.take()
     with clock.measure("end"):

@@ -15,7 +15,7 @@ from hasten.evaluation.beyond_accuracy import beyond_accuracy, recommended_lists
 from hasten.evaluation.grouped_metrics import By, grouped_metrics
 from hasten.evaluation.metrics import parse_metric
 from hasten.evaluation.protocols import AnyTask, RankingTask, ranking_task
-from hasten.evaluation.query_tiles import QueryChunks
+from hasten.evaluation.query_tiles import TileMemoryRetry
 from hasten.evaluation.ranker import evaluate
 from hasten.loaded_run import LoadedRun, load_run
 from hasten.reporting.blocks import Scatter
@@ -69,7 +69,7 @@ def analyze(run: Path, part: Part, checkpoint: str, device: str, points: int) ->
 def _measure(analysis: Analysis, loaded: LoadedRun, task: AnyTask) -> None:
     metrics, dataset = loaded.config.evaluation.metrics, loaded.dataset
     analysis.protocol = task.protocol.text()
-    memory_retry = QueryChunks(partial(release_memory, loaded.device))
+    memory_retry = TileMemoryRetry(partial(release_memory, loaded.device))
     ranked = evaluate(loaded.model, task, metrics, device=loaded.device, memory_retry=memory_retry)
     assert ranked.rank_counts is not None
     analysis.metrics = ranked.values

@@ -23,7 +23,7 @@ from hasten.training.step import OptimizerStep
 
 _PROBE_BATCHES = 3
 #: of the time of a step; less is within the noise of the probes
-_LEAST_GAIN = 0.03
+_MIN_GAIN = 0.03
 #: graphs per function, which sees several widths, with and without gradients
 _GRAPHS = 64
 
@@ -152,7 +152,7 @@ def compile_step(stepper: OptimizerStep, mode: str, seed: int, epochs: int) -> C
     eager = times.get(_plain)
     steps = epochs * stepper.phase.steps()
     gain = math.inf if eager is None else eager - times[wrap]
-    pays = eager is None or (gain >= _LEAST_GAIN * eager and gain * steps >= seconds * 1e3)
+    pays = eager is None or (gain >= _MIN_GAIN * eager and gain * steps >= seconds * 1e3)
     note = ""
     if graphs == 0:
         note = "no graph was compiled"

@@ -24,7 +24,7 @@ from torch import nn
 
 from hasten.distributed.processes import Processes
 from hasten.errors import OutOfMemoryError
-from hasten.evaluation.query_tiles import QueryChunks
+from hasten.evaluation.query_tiles import TileMemoryRetry
 from hasten.evaluation.ranker import Evaluation
 from hasten.models.interface import Model
 from hasten.models.supports import Supports
@@ -54,7 +54,7 @@ class OutOfMemoryRecovery:
     ) -> None:
         self.model, self.steppers, self.state = model, steppers, state
         self.journal, self.processes = journal, processes
-        self.chunks = QueryChunks(self.release)
+        self.memory_retry = TileMemoryRetry(self.release)
         #: whether activation checkpointing needs too much memory itself
         self.refused = False
         for stepper in steppers:
@@ -64,7 +64,7 @@ class OutOfMemoryRecovery:
     def set_budget(self, budget: int | None) -> None:
         """Set the memory budget, in bytes; None: no limit."""
         self.budget = MemoryBudget(budget, self.processes.device)
-        self.chunks.check_memory = self.check_tile
+        self.memory_retry.check_memory = self.check_tile
         for stepper in self.steppers:
             stepper.check_memory = self.budget.check
 
@@ -75,7 +75,7 @@ class OutOfMemoryRecovery:
         except MemoryError:
             if not self.budget.stuck:
                 raise
-            self.chunks.check_memory = lambda: None
+            self.memory_retry.check_memory = lambda: None
 
     def disable(self) -> None:
         """Raise the errors of steps, to measure what the settings need as they are."""
@@ -173,7 +173,7 @@ class OutOfMemoryRecovery:
                 "step": position.step,
                 "accumulate": self.steppers[0].micro_batch_count if self.steppers else None,
                 "recompute": isinstance(model, Model) and model.recompute,
-                "evaluation_queries": self.chunks.rows,
+                "evaluation_queries": self.memory_retry.rows,
             }
         )
         self.journal.warn(text)
@@ -189,7 +189,7 @@ class OutOfMemoryRecovery:
             self.model.recompute |= last["recompute"]
         for stepper in self.steppers:
             stepper.micro_batch_count = last["accumulate"]
-        self.chunks.rows = last["evaluation_queries"]
+        self.memory_retry.rows = last["evaluation_queries"]
 
     def measured_plan(self, plan: dict[str, Any] | None) -> dict[str, Any] | None:
         """A plan beside what was measured; warns if the budget was exceeded."""
@@ -202,15 +202,16 @@ class OutOfMemoryRecovery:
         seconds = self.state.totals.train_seconds / max(1, self.state.position.epoch)
         return {**plan, "measured": {"peak_memory_bytes": peak, "epoch_seconds": seconds}}
 
-    def evaluate(self, run: Callable[[QueryChunks], Evaluation]) -> Evaluation:
+    def evaluate(self, run: Callable[[TileMemoryRetry], Evaluation]) -> Evaluation:
         """The result of an evaluation. Records it if fewer queries are ranked at a time now."""
-        before = self.chunks.rows
+        before = self.memory_retry.rows
         self.budget.begin()
-        evaluation = run(self.chunks)
+        evaluation = run(self.memory_retry)
         self.budget.begin()
-        if self.chunks.rows < before:
+        if self.memory_retry.rows < before:
             self.record(
-                f"evaluation: memory ran out; repeated with {self.chunks.rows} queries at a time"
+                "evaluation: memory ran out; "
+                f"repeated with {self.memory_retry.rows} queries at a time"
             )
         return evaluation
 

@@ -18,7 +18,7 @@ def signal_name(number: int) -> str:
 
 
 class StopNow(BaseException):
-    """A stop signal within :meth:`StopSignals.immediate`."""
+    """A stop signal within :meth:`StopSignals.stop_at_once`."""
 
 
 class StopSignals:
@@ -50,15 +50,15 @@ class StopSignals:
         self._previous.clear()
 
     @contextmanager
-    def immediate(self, when: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """A context in which a signal raises :class:`StopNow` at once, where ``when`` returns True.
+    def stop_at_once(self, is_interruptible: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """A context in which a signal raises :class:`StopNow` at once, if ``is_interruptible()``.
 
         Python calls handlers in the main thread alone: what torch computes in another thread (the
         backward pass on CUDA) ends first.
         """
-        self._abandons = when
+        self._abandons = is_interruptible
         try:
-            if self.received is not None and when():
+            if self.received is not None and is_interruptible():
                 raise StopNow
             yield
         finally:

@@ -20,7 +20,7 @@ from hasten.distributed.processes import Processes
 from hasten.distributed.touched_rows import touched_rows
 from hasten.errors import OutOfMemoryError, first_line, is_out_of_memory
 from hasten.objectives.base import Batch, Encoded, Phase, Term
-from hasten.objectives.prefetch import BatchRequest, Prefetcher, batch_inputs, divide_batch
+from hasten.objectives.prefetch import BatchRequest, Prefetcher, batch_inputs, local_batch
 from hasten.ops.random import Stream, key, seed_device
 from hasten.ops.transfer import to_device
 from hasten.training.memory import release_memory
@@ -29,8 +29,8 @@ from hasten.training.precision import Precision, in_matmul_precision, uses_tf32
 
 
 @dataclass(frozen=True)
-class DataShard:
-    """The part of every global batch that this process takes: shard ``rank`` of ``world_size``."""
+class DataParallelRank:
+    """The process that takes the ``rank``-th of ``world_size`` equal shares of a global batch."""
 
     rank: int = 0
     world_size: int = 1
@@ -45,13 +45,13 @@ class OptimizerStep:
         phase_index: int,
         options: TrainingOptions,
         precision: Precision,
-        shard: DataShard,
+        data_parallel: DataParallelRank,
         device: torch.device,
         processes: Processes | None = None,
     ) -> None:
         self.phase, self.phase_index = phase, phase_index
         self.options, self.precision = options, precision
-        self.shard, self.device = shard, device
+        self.data_parallel, self.device = data_parallel, device
         self.parameters = list(phase.parameters())  # those of the model that this phase updates
         self.optimizer = make_optimizer(phase, options, scaled=precision.scaler is not None)
         self.tf32 = uses_tf32(options.matmul, device)
@@ -101,8 +101,8 @@ class OptimizerStep:
         return losses
 
     def eager(self, batch: Batch, control_flags: Sequence[float] = ()) -> dict[str, Tensor]:
-        """Take the step with the learning rate that is set, with the own micro-batches as parts."""
-        batch = divide_batch(self.phase, batch, *self.own_micro_batches)  # ids stay the global ones
+        """Take the step with the learning rate that is set, on this process's micro-batches."""
+        batch = local_batch(self.phase, batch, *self.local_micro_batch_range)  # ids stay global
         self.zero_grad()
         losses = self.try_accumulate(batch)
         if self.out_of_memory is not None and self.is_single_process:
@@ -183,7 +183,7 @@ class OptimizerStep:
     def accumulate(self, batch: Batch) -> dict[str, Tensor]:
         """Accumulate the gradients over the micro-batches; return the detached losses by name."""
         losses: dict[str, Tensor] = {}
-        micro_batches = batch.micro_batches(*self.own_micro_batches, self.phase.collective)
+        micro_batches = batch.micro_batches(*self.local_micro_batch_range, self.phase.collective)
         # [0] for encode, [1:] for the micro-batches: copied to the GPU by the prefetcher, or below;
         # on a CPU None, as Phase.on_device builds them when encode and terms need them
         inputs = batch.inputs or [None] * (1 + len(micro_batches))
@@ -201,7 +201,7 @@ class OptimizerStep:
                 terms = self.phase.terms(leaves, replace(batch, inputs=micro_inputs), ids)
             self.backward(terms, losses)
         # on rank 0 only: gradients are summed over ranks, so these terms would be multiplied
-        if self.shard.rank == 0:
+        if self.data_parallel.rank == 0:
             with self.precision.autocast():
                 terms = self.phase.regularizers(leaves, batch)
             self.backward(terms, losses)
@@ -209,16 +209,16 @@ class OptimizerStep:
         return losses
 
     @property
-    def own_micro_batches(self) -> tuple[range, int]:
+    def local_micro_batch_range(self) -> tuple[range, int]:
         """The numbers of this process's micro-batches, and the total over all processes."""
-        first, count = self.shard.rank * self.micro_batch_count, self.micro_batch_count
-        return range(first, first + count), self.shard.world_size * count
+        first, count = self.data_parallel.rank * self.micro_batch_count, self.micro_batch_count
+        return range(first, first + count), self.data_parallel.world_size * count
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
         """The batch of a step. On a GPU, the prefetcher also copies its inputs to the device."""
         if self.prefetcher is None:
             return self.phase.plan(seed, epoch, index)
-        return self.prefetcher.take(BatchRequest(seed, epoch, index, *self.own_micro_batches))
+        return self.prefetcher.take(BatchRequest(seed, epoch, index, *self.local_micro_batch_range))
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
         """The result of Phase.encode, and its detached leaves, which accumulate the gradients."""

@@ -33,7 +33,7 @@ from hasten.training.sharding.checkpoint_writer import CheckpointWriter
 from hasten.training.sharding.tables import shard_tables
 from hasten.training.signals import StopNow, StopSignals
 from hasten.training.state import TrainingState
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from hasten.training.weight_average import WeightAverage
 
 #: steps between host synchronizations, on a CPU (where they are free) and on other devices
@@ -64,7 +64,7 @@ class Trainer:
         #: the tables of which each process holds some rows; none by default, or with one process
         self.sharded_tables = shard_tables(model, self.phases, options, processes)
         precision = Precision(resolve_precision(options.precision, self.device), self.device)
-        shard = DataShard(processes.rank, processes.world)
+        shard = DataParallelRank(processes.rank, processes.world)
         self.steppers = [  # one for each phase
             OptimizerStep(phase, index, options, precision, shard, self.device, processes)
             for index, phase in enumerate(self.phases)
@@ -131,7 +131,7 @@ class Trainer:
     def compile_phase(self, stepper: OptimizerStep, mode: str) -> CompileReport:
         """Compile one phase. A signal stops the run at once, as there is nothing to save."""
         try:
-            with self.control.signals.immediate():
+            with self.control.signals.stop_at_once():
                 return compile_step(stepper, mode, self.config.seed, self.epochs)
         except StopNow:
             self.control.raise_own_signal(self.state.position.step, self.folder.path)
@@ -162,10 +162,10 @@ class Trainer:
             self.processes.activity = f"step {position.step + 1}, phase {phase.name}"
             flags = self.control.collect() if stepper.all_reduce else ControlFlags()
             try:
-                # A signal stops the run after the step, and at once while `interrupts()` is true:
+                # A signal stops the run after the step, and at once if `stops_at_once()`:
                 # while torch.compile compiles. Several processes all stop after the same step
-                interrupts = is_compiling if self.processes.world == 1 else (lambda: False)
-                with self.control.signals.immediate(interrupts):
+                stops_at_once = is_compiling if self.processes.world == 1 else (lambda: False)
+                with self.control.signals.stop_at_once(stops_at_once):
                     values = stepper(batch, state.schedule.at(position.step), flags)
             except StopNow:
                 stepper.zero_grad()

@@ -25,7 +25,7 @@ from hasten.tuning.study import Study
 #: failed trials in a row that end the search
 _FAILURES = 5
 #: seconds that a run has at least, when the budget is almost used
-_LEAST = 1.0
+_MIN_RUN_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ class Search:
         self, path: Path, config: Callable[[], RunConfig], until: int | None, left: float | None
     ) -> Summary:
         """Train a run to an epoch, or continue it there from its last checkpoint."""
-        limit = None if left is None or not self.steps else max(_LEAST, left)
+        limit = None if left is None or not self.steps else max(_MIN_RUN_SECONDS, left)
         if RunFolder.holds_run(path):
             changes = {"training.max_time": limit} if self.steps else {}
             return runs.resume(path, until=until, changes=changes, quiet=True)

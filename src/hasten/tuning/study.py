@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 JOURNAL = "optuna.log"
 #: fewer trials than this tell nothing about the importance of options
-_FEWEST = 6
+_MIN_TRIALS = 6
 
 
 class Study:
@@ -146,7 +146,7 @@ class Study:
                     )
                 )
         values = {trial.value for trial in view.get_trials(deepcopy=False)}
-        if len(view.trials) < _FEWEST or len(values) == 1:
+        if len(view.trials) < _MIN_TRIALS or len(values) == 1:
             return {}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # options that a condition leaves out of some trials

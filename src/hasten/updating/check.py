@@ -16,7 +16,7 @@ from hasten.errors import HastenError, UsageError
 from hasten.evaluation.completion import CompletionTask
 from hasten.evaluation.metrics import higher_is_better
 from hasten.evaluation.protocols import AnyTask, ranking_task
-from hasten.evaluation.query_tiles import QueryChunks
+from hasten.evaluation.query_tiles import TileMemoryRetry
 from hasten.evaluation.ranker import evaluate, values_by_query
 from hasten.models.interface import Model
 from hasten.models.rows import KnownRows
@@ -83,7 +83,7 @@ class Checker:
                 self.task,
                 [self.metric],
                 device=device,
-                memory_retry=QueryChunks(lambda: None),
+                memory_retry=TileMemoryRetry(lambda: None),
             )
         assert evaluation.rank_counts is not None
         values = values_by_query(self.task, evaluation.rank_counts, [self.metric])[self.metric]

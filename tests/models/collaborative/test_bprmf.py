@@ -92,13 +92,13 @@ def test_a_step_draws_its_pairs_once_and_shares_are_parts_of_them(tmp_path, monk
     training = TrainingOptions(batch_size=9)
     (phase,) = BPRMF(chosen, Sizes.of(dataset)).phases(dataset, training)
     batch = phase.plan(1, 0, 1)
-    expected = [phase.sample(batch, batch.micro_batch(part, 2)) for part in range(2)]
+    expected = [phase.sample(batch, batch.micro_batch_ids(part, 2)) for part in range(2)]
     asked = []
     draw = phase.sample
     monkeypatch.setattr(phase, "sample", lambda *given: asked.append(given) or draw(*given))
     encoded = phase.encode(batch)
     for part, one in enumerate(expected):
-        rows = batch.micro_batch(part, 2)
+        rows = batch.micro_batch_ids(part, 2)
         phase.terms(encoded, batch, rows)
         found = phase.pairs(batch, rows)
         for name in ("user", "positive", "negative"):

@@ -46,7 +46,7 @@ def loss_of(phase, batch, parts=1):
     encoded = phase.encode(batch)
     terms = []
     for part in range(parts):
-        terms += phase.terms(encoded, batch, batch.micro_batch(part, parts))
+        terms += phase.terms(encoded, batch, batch.micro_batch_ids(part, parts))
     return sum(t.numerator * t.weight / t.denominator for t in terms)
 
 
@@ -67,7 +67,9 @@ def assert_same(ours, theirs):
 def test_pair_loss_and_gradients_are_those_of_the_equations(
     tmp_path, aggregator, layers, chosen, monkeypatch
 ):
-    monkeypatch.setattr(module, "_MOST", chosen)  # of the last layer but one: all, or some nodes
+    monkeypatch.setattr(
+        module, "_MAX_NODE_SHARE", chosen
+    )  # of the last layer but one: all, or some nodes
     options = {"aggregator": aggregator, "layers": layers, "dropout": 0.0, "l2": 0.01}
     _, model, (pairs, _), graph = build(tmp_path, **options)
     model.refresh()
@@ -192,7 +194,7 @@ def test_dropout_of_a_step_follows_from_its_batch_alone(tmp_path):
 
 
 def test_recompute_changes_nothing_where_nodes_are_chosen(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_MOST", 1.1)
+    monkeypatch.setattr(module, "_MAX_NODE_SHARE", 1.1)
     _, model, (pairs, _), _ = build(tmp_path, dropout=0.5)
     model.train()
     batch = pairs.plan(0, 0, 0)

@@ -62,7 +62,7 @@ def test_loss_and_gradients_are_those_of_the_equations(tmp_path, layers):
     batch = phase.plan(1, 0, 0)
     encoded = phase.encode(batch)
     terms = [
-        t for part in range(2) for t in phase.terms(encoded, batch, batch.micro_batch(part, 2))
+        t for part in range(2) for t in phase.terms(encoded, batch, batch.micro_batch_ids(part, 2))
     ]
     ours = sum(t.numerator * t.weight / t.denominator for t in terms)
     (mine,) = torch.autograd.grad(ours, list(model.parameters()))

@@ -83,7 +83,7 @@ def test_n3_and_relation_prediction_are_what_the_papers_say(kind, loss, graph):
     for name, reference in expected.items():
         torch.testing.assert_close(terms[name].numerator, reference)
         assert terms[name].denominator == len(whole.ids)
-        parts = [phase.terms((), whole, whole.micro_batch(part, 3)) for part in range(3)]
+        parts = [phase.terms((), whole, whole.micro_batch_ids(part, 3)) for part in range(3)]
         total = sum(t.numerator for part in parts for t in part if t.name == name)
         ours = torch.autograd.grad(total, used, allow_unused=True)
         theirs = torch.autograd.grad(reference, used, retain_graph=True)

@@ -145,7 +145,7 @@ def loss_of(phase, batch, parts=1):
     encoded = phase.encode(batch)
     terms = list(phase.regularizers(encoded, batch))
     for part in range(parts):
-        terms += phase.terms(encoded, batch, batch.micro_batch(part, parts))
+        terms += phase.terms(encoded, batch, batch.micro_batch_ids(part, parts))
     return sum(t.numerator * t.weight / t.denominator for t in terms)
 
 

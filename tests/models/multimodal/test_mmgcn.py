@@ -13,7 +13,7 @@ from hasten.models.multimodal import modal_data
 from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
 from hasten.models.multimodal.modal_data import Constants
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.models.multimodal.modal_data import (
     HELD,
     ITEMS,
@@ -97,7 +97,7 @@ def test_frozen_ids_are_not_moved_and_constants_change_nothing():
             )()
             model.order = "multiply first"
         step = OptimizerStep(
-            phase, 0, TrainingOptions(batch_size=8), Precision("fp32", CPU), DataShard(), CPU
+            phase, 0, TrainingOptions(batch_size=8), Precision("fp32", CPU), DataParallelRank(), CPU
         )
         for index in range(3):
             step(phase.plan(0, 0, index % phase.steps()), 1e-2)

@@ -44,9 +44,9 @@ def test_loss_and_gradients_are_those_of_the_equations(
     phase = phase_of(model, histories, 0 if loss == "ce" else 3)
     # longest first, users in order within a length: the order of the reference
     rows = np.argsort(-phase.target_counts, kind="stable")
-    laid_out = phase.build_micro_batch(phase.plan(0, 0, 0), rows)
-    ours = model.next_item_loss(laid_out)
-    expected = reference_loss(model, histories, laid_out.negatives)
+    micro_batch = phase.build_micro_batch(phase.plan(0, 0, 0), rows)
+    ours = model.next_item_loss(micro_batch)
+    expected = reference_loss(model, histories, micro_batch.negatives)
     assert ours.item() == pytest.approx(expected.item(), rel=1e-6)
     names, parameters = zip(*model.named_parameters(), strict=True)
     gradients = torch.autograd.grad(ours, parameters)

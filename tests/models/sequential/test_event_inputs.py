@@ -55,8 +55,8 @@ def test_the_equation_and_its_gradients(kind, options):
     model, histories = build(kind, event_values=VALUES, **options), described()
     phase = phase_of(model, histories, options.get("negatives", 0))
     batch = phase.plan(0, 0, 0)
-    laid_out = phase.build_micro_batch(batch, batch.ids.numpy())
-    expected = reference_loss(model, histories, laid_out.negatives)
+    micro_batch = phase.build_micro_batch(batch, batch.ids.numpy())
+    expected = reference_loss(model, histories, micro_batch.negatives)
     found = phase.terms((), batch, batch.ids)[0].numerator
     assert found.item() == pytest.approx(expected.item(), rel=1e-10)
     parameters = dict(model.named_parameters())

@@ -71,15 +71,15 @@ def test_is_a_table_of_the_sums(kind, loss, few_rows, monkeypatch):
     with table.computed_once():
         torch.testing.assert_close(table.rows(ids), rows[ids])
         torch.testing.assert_close(table.block(4, 9), rows[4:9])
-    laid_out = phase.build_micro_batch(batch, batch.ids.numpy())
-    states = laid_out.at_targets(model.encode(plain.rows(laid_out.tokens), laid_out))
+    micro_batch = phase.build_micro_batch(batch, batch.ids.numpy())
+    states = micro_batch.at_targets(model.encode(plain.rows(micro_batch.tokens), micro_batch))
     scores = states @ rows.T
     if loss == "ce":
-        value = torch.nn.functional.cross_entropy(scores, laid_out.targets, reduction="sum")
+        value = torch.nn.functional.cross_entropy(scores, micro_batch.targets, reduction="sum")
     else:
         softplus = torch.nn.functional.softplus
-        value = softplus(-scores.gather(1, laid_out.targets[:, None])).sum()
-        value = value + softplus(scores.gather(1, laid_out.negatives)).sum()
+        value = softplus(-scores.gather(1, micro_batch.targets[:, None])).sum()
+        value = value + softplus(scores.gather(1, micro_batch.negatives)).sum()
     value.backward()
     for name, parameter in model.named_parameters():
         if parameter.grad is not None:

@@ -75,7 +75,7 @@ def loss_of(phase, batch, parts=1):
     leaves = tuple(t.detach().requires_grad_() for t in encoded)
     total = 0.0
     for part in range(parts):
-        terms = phase.terms(leaves, batch, batch.micro_batch(part, parts))
+        terms = phase.terms(leaves, batch, batch.micro_batch_ids(part, parts))
         value = sum(t.numerator * t.weight / t.denominator for t in terms)
         value.backward()
         total += float(value.detach())

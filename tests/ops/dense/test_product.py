@@ -99,7 +99,7 @@ def test_a_part_of_a_wider_matrix_is_copied_first(monkeypatch):
 
 @pytest.mark.parametrize("rows", [0, 5, 512, 1300])
 def test_blocks_of_one_size_are_the_product(which, rows, monkeypatch):
-    monkeypatch.setattr(module, "LEAST", 512 * 96 * 64)
+    monkeypatch.setattr(module, "MIN_SPLIT_PRODUCT", 512 * 96 * 64)
     monkeypatch.setattr(module, "_COLUMNS", 64)
     calls = spy(monkeypatch)
     assert block_rows(96, 64) == 512
@@ -117,7 +117,7 @@ def test_blocks_of_one_size_are_the_product(which, rows, monkeypatch):
 
 def test_a_block_has_enough_multiplications():
     for inner, columns in ((1, 1), (50, 264), (64, 64), (512, 768)):
-        assert block_rows(inner, columns) * inner * columns >= module.LEAST
+        assert block_rows(inner, columns) * inner * columns >= module.MIN_SPLIT_PRODUCT
 
 
 @pytest.mark.usefixtures("which")

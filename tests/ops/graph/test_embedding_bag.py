@@ -34,7 +34,7 @@ LENGTHS = {
 @pytest.fixture
 def small(monkeypatch):
     """ColumnBlocks of few entries are worth a call."""
-    monkeypatch.setattr(module, "_LEAST", 8)
+    monkeypatch.setattr(module, "_MIN_BLOCK_ENTRIES", 8)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])

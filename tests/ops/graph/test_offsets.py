@@ -18,13 +18,13 @@ from tests.ops.graph.test_spmm import PATHS, graph
 @pytest.fixture
 def few(monkeypatch):
     """At most 12 entries have offsets in 32 bits."""
-    monkeypatch.setattr(offsets, "MOST", 12)
+    monkeypatch.setattr(offsets, "MAX_ENTRIES", 12)
 
 
 def both(monkeypatch, columns: int = 7) -> tuple[SparseGraph, SparseGraph]:
     """The same graph of 40 entries, with offsets in 32 bits and in 64."""
     short = graph(columns=columns)
-    monkeypatch.setattr(offsets, "MOST", 12)
+    monkeypatch.setattr(offsets, "MAX_ENTRIES", 12)
     long = graph(columns=columns)
     assert short.offsets.dtype == short.offsets_t.dtype == torch.int32
     assert long.offsets.dtype == long.offsets_t.dtype == torch.int64

@@ -137,7 +137,7 @@ def test_other_numbers_of_rows_reach_onednn_as_few_shapes(monkeypatch):
         return real(a, rows, bias)
 
     monkeypatch.setattr(product, "_onednn", noted)
-    monkeypatch.setattr(product, "LEAST", 1)
+    monkeypatch.setattr(product, "MIN_SPLIT_PRODUCT", 1)
     monkeypatch.setattr(product, "_FASTER", True)
     for t in range(100, 200):
         x, blocks, targets, _ = _case(t, 31, 8, 1, False, torch.float32)

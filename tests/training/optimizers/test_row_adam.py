@@ -21,7 +21,7 @@ from hasten.training.nonfinite import first_nonfinite_tensor
 from hasten.training.optimizers import row_adam
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
-from hasten.training.step import DataShard, OptimizerStep
+from hasten.training.step import DataParallelRank, OptimizerStep
 from tests.contract.cases import CASES
 from tests.contract.test_models import train
 
@@ -73,7 +73,9 @@ def made(dtype=torch.float64, **options):
     model.weight = nn.Parameter(torch.randn(ROWS, 5, dtype=dtype))
     model.target = nn.Parameter(torch.randn(5, dtype=dtype))
     training = TrainingOptions(**options)
-    step = OptimizerStep(FewRows(model), 0, training, Precision("fp32", CPU), DataShard(), CPU)
+    step = OptimizerStep(
+        FewRows(model), 0, training, Precision("fp32", CPU), DataParallelRank(), CPU
+    )
     return model, step
 
 
@@ -93,7 +95,7 @@ def walk(step, epochs=2, begin=(0, 0), stop=None):
 def test_the_result_is_that_of_a_dense_adam(monkeypatch, options):
     ours, step = made(**options)
     assert isinstance(step.optimizer, RowAdam)
-    monkeypatch.setattr(row_adam, "FEWEST", ROWS)
+    monkeypatch.setattr(row_adam, "MIN_TABLE_TO_READ_RATIO", ROWS)
     dense, plain = made(**options)
     assert not isinstance(plain.optimizer, RowAdam)
     for each in (step, plain):
@@ -112,7 +114,7 @@ def test_the_result_is_that_of_a_dense_adam(monkeypatch, options):
 
 def test_losses_are_those_of_a_dense_adam_at_every_step(monkeypatch):
     _, step = made()
-    monkeypatch.setattr(row_adam, "FEWEST", ROWS)
+    monkeypatch.setattr(row_adam, "MIN_TABLE_TO_READ_RATIO", ROWS)
     _, plain = made()
     for index in range(STEPS):
         batch = step.phase.plan(0, 0, index)
@@ -139,7 +141,7 @@ def test_what_is_saved_in_the_middle_goes_on_bit_for_bit_and_is_what_a_dense_ada
     walk(step, begin=stop)
     assert all(torch.equal(value, whole.state_dict()[n]) for n, value in again.state_dict().items())
 
-    monkeypatch.setattr(row_adam, "FEWEST", ROWS)
+    monkeypatch.setattr(row_adam, "MIN_TABLE_TO_READ_RATIO", ROWS)
     dense, plain = made()
     dense.load_state_dict(weights)
     plain.optimizer.load(held)
@@ -149,7 +151,7 @@ def test_what_is_saved_in_the_middle_goes_on_bit_for_bit_and_is_what_a_dense_ada
 
 
 def test_a_dense_adam_can_be_gone_on_with(monkeypatch):
-    monkeypatch.setattr(row_adam, "FEWEST", ROWS)
+    monkeypatch.setattr(row_adam, "MIN_TABLE_TO_READ_RATIO", ROWS)
     dense, plain = made()
     walk(plain, stop=(0, 30))
     held, weights = copy.deepcopy(plain.optimizer.tensors()[0]), copy.deepcopy(dense.state_dict())
@@ -166,7 +168,7 @@ def test_a_dense_adam_can_be_gone_on_with(monkeypatch):
 def test_float32_stays_within_rounding(monkeypatch):
     ours, step = made(torch.float32)
     walk(step)
-    monkeypatch.setattr(row_adam, "FEWEST", ROWS)
+    monkeypatch.setattr(row_adam, "MIN_TABLE_TO_READ_RATIO", ROWS)
     dense, plain = made(torch.float32)
     walk(plain)
     torch.testing.assert_close(ours.weight, dense.weight, rtol=1e-5, atol=2e-6)
@@ -213,7 +215,7 @@ BY_ROWS = [("kgat", "nodes.weight", 1), ("sasrec-sampled-softmax", "items.weight
 def test_a_model_stopped_anywhere_in_its_phase_goes_on_bit_for_bit(
     label, _table, phase, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(row_adam, "FEWEST", 1)
+    monkeypatch.setattr(row_adam, "MIN_TABLE_TO_READ_RATIO", 1)
     case = next(case for case in CASES if case.label == label)
     settings = {"checkpoint__every_steps": 1, "checkpoint__keep": 500}
     train(case, tmp_path / "whole", **settings)
@@ -237,7 +239,7 @@ def test_a_model_by_rows_trains_what_it_trains_with_a_dense_adam(
 ):
     case = next(case for case in CASES if case.label == label)
     train(case, tmp_path / "dense")
-    monkeypatch.setattr(row_adam, "FEWEST", 1)
+    monkeypatch.setattr(row_adam, "MIN_TABLE_TO_READ_RATIO", 1)
     train(case, tmp_path / "rows")
     dense, rows = (
         read_checkpoint(tmp_path / name / "final").tensors["weights"] for name in ("dense", "rows")

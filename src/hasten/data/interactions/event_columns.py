@@ -1,8 +1,8 @@
 """Read the features of events (``data.event_features``) from the columns of the files of events.
 
 A column is categorical or numeric as the option says. Without a kind it is numeric if all of its
-cells are numbers, unless these are whole and at most :data:`MOST_WHOLE` different ones; else it is
-categorical. Empty cells and the words ``nan`` and ``null`` are missing.
+cells are numbers, unless these are whole and at most :data:`MAX_WHOLE_CATEGORIES` different ones;
+else it is categorical. Empty cells and the words ``nan`` and ``null`` are missing.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from hasten.data.tables import TRAIN
 from hasten.errors import DataError
 
 #: whole numbers with at most so many different values are categories
-MOST_WHOLE = 32
+MAX_WHOLE_CATEGORIES = 32
 #: if a larger share of the cells are numbers, the others are errors
-_MOSTLY = 0.99
+_MIN_NUMERIC_SHARE = 0.99
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,9 +109,9 @@ def _kind_of(column: ReadColumn, sources: Sequence[Columns], asked: EventKind | 
     wrong = filled & np.isnan(found)
     if not wrong.any():
         known = np.unique(found[filled])
-        few = len(known) <= MOST_WHOLE and bool(np.all(known == np.floor(known)))
+        few = len(known) <= MAX_WHOLE_CATEGORIES and bool(np.all(known == np.floor(known)))
         return "categorical" if few and asked is None else "numeric"
-    if asked is None and events[wrong].sum() >= (1 - _MOSTLY) * events[filled].sum():
+    if asked is None and events[wrong].sum() >= (1 - _MIN_NUMERIC_SHARE) * events[filled].sum():
         return "categorical"
     rows = np.flatnonzero(wrong[column.codes])
     raise bad_rows(

@@ -15,7 +15,7 @@ from hasten.errors import DataError
 _SEPARATORS = ("::", "\t", ",", ";", "|", cells.BLANKS)
 #: larger numbers (from March 1973 in unix seconds) are read as times, smaller ones as ratings
 _FIRST_TIME = 1e8
-_MOSTLY = 0.9
+_MIN_SAME_WIDTH_SHARE = 0.9
 
 
 def _claim(sample: Sample, options: InteractionOptions, named: bool) -> Claim | str:
@@ -57,7 +57,7 @@ def _decline(  # noqa: PLR0911 - one return a reason
     if not 2 <= width <= 4:
         return f"{width} cells a line (2 to 4 are expected)"
     repeated = len({row[0] for row in rows if row}) < len(rows)
-    if frequency < _MOSTLY * len(rows) and not repeated:
+    if frequency < _MIN_SAME_WIDTH_SHARE * len(rows) and not repeated:
         return "lines of different lengths, one a user (that is sequences)"
     if width == 2 and not all(looks_numeric(cell) for cell in rows[0]):
         return "two cells of text a line: a header, or ids that are labels?"

@@ -33,7 +33,7 @@ from hasten.data.readers import cells
 from hasten.data.readers.interface import Claim, Columns, Reader
 from hasten.errors import DataError
 
-_MOSTLY = 0.9
+_MIN_SAME_WIDTH_SHARE = 0.9
 _BLOCK = 8 << 20
 
 
@@ -54,7 +54,7 @@ def _claim(  # noqa: PLR0911 - one return a reason
             return "cells that are not numbers (labels are possible with --format sequences)"
         if len({row[0] for row in rows}) < len(rows):
             return "the first cell of the lines repeats, so it is not one user a line"
-        if width <= 4 and frequency >= _MOSTLY * len(rows):
+        if width <= 4 and frequency >= _MIN_SAME_WIDTH_SHARE * len(rows):
             return f"nearly every line has {width} cells (that is lines)"
     return Claim(
         reason="lines of different lengths, each with another first cell",

@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from hasten.ops.dense.dropout import dropout, keep_bytes, mask_of
 from hasten.ops.dense.product import padded_rows
 from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
-from hasten.ops.graph.graph_part import GraphPart
+from hasten.ops.graph.graph_shard import GraphShard
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, product
 from hasten.ops.graph.spmm_rows import places
 
@@ -44,7 +44,7 @@ _ROWS_CPU = 2048
 
 
 def aggregate(
-    graph: SparseGraph | GraphPart,
+    graph: SparseGraph | GraphShard,
     weights: EdgeWeights | None,
     x: Tensor,
     picked: Tensor,
@@ -99,7 +99,7 @@ class _Aggregate(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        graph: SparseGraph | GraphPart,
+        graph: SparseGraph | GraphShard,
         weights: EdgeWeights | None,
         aggregator: Aggregator,
         slope: float,
@@ -199,19 +199,19 @@ class _Aggregate(torch.autograd.Function):
 
 
 def _neighbor_sums(
-    graph: SparseGraph | GraphPart, weights: EdgeWeights | None, x: Tensor
+    graph: SparseGraph | GraphShard, weights: EdgeWeights | None, x: Tensor
 ) -> Tensor:
-    if isinstance(graph, GraphPart):
+    if isinstance(graph, GraphShard):
         return graph.multiply(x)
     assert weights is not None
     return product(graph.offsets, graph.columns, weights.values.to(x.dtype), x)
 
 
 def _transposed_sums(
-    graph: SparseGraph | GraphPart, weights: EdgeWeights | None, grad: Tensor, rows: Tensor | None
+    graph: SparseGraph | GraphShard, weights: EdgeWeights | None, grad: Tensor, rows: Tensor | None
 ) -> Tensor:
     """grad: [N, D], or of the given rows [R + 1, D] with a last row of zeros."""
-    if isinstance(graph, GraphPart):
+    if isinstance(graph, GraphShard):
         return graph.multiply_transposed(grad)
     assert weights is not None
     columns = graph.columns_t

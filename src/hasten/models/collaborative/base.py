@@ -16,9 +16,9 @@ from hasten.models.data_size import STOPPING, DataSize, stopping
 from hasten.models.interface import Model
 from hasten.models.search_space import Choice, Range, SearchSpace
 from hasten.objectives.base import Encoded, Phase
-from hasten.objectives.pairwise import InnerProductPairs, Pairs, PairwisePhase
+from hasten.objectives.pairwise import InnerProductDefaults, PairwiseExamples, PairwisePhase
 from hasten.ops.graph.spmm import SparseGraph
-from hasten.ops.graph.spmm_rows import MOST_VISITED, visits_all
+from hasten.ops.graph.spmm_rows import MAX_VISITED_ENTRIES, visits_all
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import FixedTable
 from hasten.ops.transfer import to_device
@@ -30,7 +30,7 @@ PAIR_DEFAULTS: Mapping[str, Any] = {
 }
 
 
-class CollaborativeModel(InnerProductPairs, Model):
+class CollaborativeModel(InnerProductDefaults, Model):
     """A model of users and items with pairwise training (BPR).
 
     A subclass defines ``pair_vectors`` and ``scorer``, and ``margins`` if its score is not an inner
@@ -56,7 +56,9 @@ class CollaborativeModel(InnerProductPairs, Model):
         return {**stopping(config, size, size.interactions), "model.sampling": sampling}
 
     @abstractmethod
-    def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+    def pair_vectors(
+        self, encoded: Encoded, pairs: PairwiseExamples
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """[B, D] vectors of users, positives and negatives, float32."""
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
@@ -112,14 +114,20 @@ class NodeVectorModel(CollaborativeModel):
         if graphs is None:
             return super().fix_shapes()
         if not all(map(visits_all, graphs)):
-            return f"only the entries of its rows are read of a graph of over {MOST_VISITED:,}"
+            return (
+                f"only the entries of its rows are read of a graph of over {MAX_VISITED_ENTRIES:,}"
+            )
         self.fixed = True
         return None
 
-    def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+    def pair_vectors(
+        self, encoded: Encoded, pairs: PairwiseExamples
+    ) -> tuple[Tensor, Tensor, Tensor]:
         return self.take(encoded[0], encoded[-1], pairs)
 
-    def take(self, table: Tensor, nodes: Tensor, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+    def take(
+        self, table: Tensor, nodes: Tensor, pairs: PairwiseExamples
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """[B, D] of users, positives and negatives, from the rows [S, D] of nodes [S]."""
         index = torch.searchsorted(nodes, self.pair_nodes(pairs))
         user, positive, negative = table.index_select(0, index).chunk(3)

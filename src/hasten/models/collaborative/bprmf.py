@@ -19,10 +19,10 @@ from hasten.models.rows import Rows
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded
 from hasten.objectives.pair_rows import PairRowsPhase
-from hasten.objectives.pairwise import Pairs, PairwisePhase, Sampling
+from hasten.objectives.pairwise import PairwiseExamples, PairwisePhase, Sampling
 from hasten.objectives.step_rows import reads_few_rows
 from hasten.ops.ranking.scorer import Scorer
-from hasten.ops.sharded_table import divisible_table
+from hasten.ops.sharded_table import shardable_table
 from hasten.ops.table import Table
 from hasten.ops.table_rows import is_large_on_device
 from hasten.ops.transfer import to_device
@@ -52,8 +52,8 @@ class BPRMF(CollaborativeModel):
 
     def __init__(self, options: BPRMFOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        self.users: Table = divisible_table(sizes.users, options.width)
-        self.items: Table = divisible_table(sizes.items, options.width)
+        self.users: Table = shardable_table(sizes.users, options.width)
+        self.items: Table = shardable_table(sizes.items, options.width)
 
     def rows_of(self) -> Mapping[str, Rows]:
         return {"users.weight": Rows.of("users"), "items.weight": Rows.of("items")}
@@ -65,7 +65,9 @@ class BPRMF(CollaborativeModel):
             few = few and is_large_on_device(list(self.parameters()))
         return PairRowsPhase if few or training.shard_tables == "always" else PairwisePhase
 
-    def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+    def pair_vectors(
+        self, encoded: Encoded, pairs: PairwiseExamples
+    ) -> tuple[Tensor, Tensor, Tensor]:
         if encoded:  # the rows of the step, by PairRowsPhase
             assert pairs.nodes is not None
             user, positive, negative = encoded[0].index_select(0, pairs.nodes).chunk(3)

@@ -55,22 +55,22 @@ from hasten.models.rows import Rows
 from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
-from hasten.objectives.pairwise import Pairs
+from hasten.objectives.pairwise import PairwiseExamples
 from hasten.objectives.translation import TranslationBatch, TranslationPhase
 from hasten.ops.graph.best_paths import PathGraph
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 from hasten.ops.graph.csr import CSR
-from hasten.ops.graph.graph_part import GraphPart
+from hasten.ops.graph.graph_shard import GraphShard
 from hasten.ops.graph.propagated_rows import RequestedNodes
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph
 from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows, visits_all, with_neighbors
 from hasten.ops.random import seed_device
-from hasten.ops.sharded_table import Shard, divisible_table
+from hasten.ops.sharded_table import Shard, shardable_table
 from hasten.ops.table import EmbeddingTable
 from hasten.ops.transfer import to_device
 
 #: share of the nodes above which all nodes are computed: selecting them costs more than it saves
-_MOST = 0.8
+_MAX_NODE_SHARE = 0.8
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,7 +102,7 @@ class KGAT(GraphNodeModel):
     def __init__(self, options: KGATOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         kinds = 2 * sizes.relations + 2
-        self.nodes = divisible_table(sizes.entities + sizes.users, options.width)
+        self.nodes = shardable_table(sizes.entities + sizes.users, options.width)
         self.relations = EmbeddingTable(kinds, options.relation_width)
         self.projections = nn.Parameter(torch.empty(kinds, options.width, options.relation_width))
         for matrix in self.projections.data:
@@ -129,7 +129,7 @@ class KGAT(GraphNodeModel):
             self.edges = RelationEdges.build(ckg.head, ckg.relation, ckg.tail).to(device)
             self.set_attention(weights)
         else:
-            self._keep_part(self.shard, ckg.head, ckg.relation, ckg.tail, weights)
+            self._keep_graph_shard(self.shard, ckg.head, ckg.relation, ckg.tail, weights)
         parameters = [self.nodes.weight, *self.layers.parameters()]
         pairs = self.pairwise_phase(parameters, dataset, training)
         translation = TranslationPhase(
@@ -141,19 +141,19 @@ class KGAT(GraphNodeModel):
         )
         return [pairs, translation]
 
-    def divide_graph(self, pairs: CSR) -> None:
+    def shard_graph(self, pairs: CSR) -> None:
         if self.graph is not None and self.shard is not None:
             head, tail = self.graph.rows.cpu().numpy(), self.graph.host_columns.long().numpy()
             relation = self.edges.relations().cpu().numpy()
-            self._keep_part(self.shard, head, relation, tail, self.attention.cpu())
+            self._keep_graph_shard(self.shard, head, relation, tail, self.attention.cpu())
             self.graph = None
             del self.edges, self.weights
 
-    def _keep_part(
+    def _keep_graph_shard(
         self, shard: Shard, head: Int64, relation: Int64, tail: Int64, weights: Tensor
     ) -> None:
         """Keep the edges whose heads this process holds, of all edges sorted by head."""
-        self.part = GraphPart.of_edges(shard, head, tail, weights).to(self.device)
+        self.graph_shard = GraphShard.of_edges(shard, head, tail, weights).to(self.device)
         held = slice(*np.searchsorted(head, [shard.first, shard.stop]))
         self.queries = HeadRelations.build(head[held] - shard.first, relation[held])
 
@@ -177,16 +177,16 @@ class KGAT(GraphNodeModel):
     @property
     def attention(self) -> Tensor:
         """float32 [edges] weights of the edges, sorted by head: of those that are held."""
-        return self.weights.values if self.part is None else self.part.rows.values
+        return self.weights.values if self.graph_shard is None else self.graph_shard.rows.values
 
     @property
     def attention_shard(self) -> Shard | None:
         """The edges that this process holds; None: all."""
-        return None if self.part is None else self.part.edges
+        return None if self.graph_shard is None else self.graph_shard.edges
 
     def set_attention(self, values: Tensor) -> None:
-        if self.part is not None:
-            self.part = self.part.weigh(values)
+        if self.graph_shard is not None:
+            self.graph_shard = self.graph_shard.weigh(values)
             return
         assert self.graph is not None
         memory: EdgeWeights | None = getattr(self, "weights", None)
@@ -203,9 +203,9 @@ class KGAT(GraphNodeModel):
     def refresh(self) -> None:
         """Recompute the attention from the weights. A collective if they are sharded."""
         weights = self.nodes.weight, self.relations.weight, self.projections
-        if self.part is not None:
-            offsets = self.part.rows.offsets
-            logits = sharded_attention(self.part, self.queries, *weights)
+        if self.graph_shard is not None:
+            offsets = self.graph_shard.rows.offsets
+            logits = sharded_attention(self.graph_shard, self.queries, *weights)
         else:
             assert self.graph is not None
             offsets, logits = self.graph.offsets, relation_attention(self.edges, *weights)
@@ -221,9 +221,9 @@ class KGAT(GraphNodeModel):
     def first_user(self) -> int:
         return self.sizes.entities
 
-    def pair_inputs(self, pairs: Pairs) -> Wanted | RequestedNodes:
-        nodes = self.distinct(self.pair_nodes(pairs))
-        return self._wanted(nodes) if self.part is None else RequestedNodes.of(self.part, nodes)
+    def pair_inputs(self, pairs: PairwiseExamples) -> Wanted | RequestedNodes:
+        nodes, shard = self.distinct(self.pair_nodes(pairs)), self.graph_shard
+        return self._wanted(nodes) if shard is None else RequestedNodes.of(shard, nodes)
 
     def row_graphs(self) -> Sequence[SparseGraph]:
         assert self.graph is not None
@@ -232,8 +232,8 @@ class KGAT(GraphNodeModel):
     def encode_pairs(self, inputs: Wanted | RequestedNodes, seed: int | None) -> Encoded:
         """Vectors of the nodes of a batch [S, ...], and these nodes, ascending."""
         if isinstance(inputs, RequestedNodes):
-            assert self.part is not None
-            given = inputs, self.part, self.nodes.weight, self.layers, self._mixing
+            assert self.graph_shard is not None
+            given = inputs, self.graph_shard, self.nodes.weight, self.layers, self._mixing
             return propagate_sharded(*given, seed, self.checkpointed), inputs.rows
         if seed is not None:
             seed_device(self.device, seed)
@@ -263,11 +263,11 @@ class KGAT(GraphNodeModel):
     def _needed(self, nodes: Tensor) -> Tensor | None:
         """The nodes that the last layer reads; None: all, or nearly all."""
         assert self.graph is not None
-        many = len(nodes) > _MOST * len(self.nodes)
+        many = len(nodes) > _MAX_NODE_SHARE * len(self.nodes)
         if len(self.layers) == 1 or many or visits_all(self.graph):
             return None
         needed = with_neighbors(self.graph, nodes)
-        return None if len(needed) > _MOST * len(self.nodes) else needed
+        return None if len(needed) > _MAX_NODE_SHARE * len(self.nodes) else needed
 
     def _layer(
         self, layer: Layer, x: Tensor, wanted: RowPositions, needed: Tensor | None
@@ -286,7 +286,7 @@ class KGAT(GraphNodeModel):
         node_rows, neighbors = spmm_rows(self.graph, self.weights, x, wanted, among=needed)
         return node_rows, mix(node_rows, neighbors, layer.matrices, *self._mixing)
 
-    def own_vectors(self, part: GraphPart) -> Tensor:
+    def own_vectors(self, part: GraphShard) -> Tensor:
         return sharded_vectors(part, self.nodes.weight, self.layers, self._mixing)
 
     @property

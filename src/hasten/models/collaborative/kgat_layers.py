@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from hasten.models.collaborative.aggregate import Aggregator, aggregate, mix
 from hasten.ops.dense.normalized_rows import normalized_rows
 from hasten.ops.dtypes import upcast
-from hasten.ops.graph.graph_part import GraphPart
+from hasten.ops.graph.graph_shard import GraphShard
 from hasten.ops.graph.propagated_rows import RequestedNodes, propagated_rows
 from hasten.ops.random import key, seed_device
 
@@ -55,7 +55,7 @@ def joined(layers: Sequence[Tensor]) -> Tensor:
 
 def propagate_sharded(
     requested: RequestedNodes,
-    part: GraphPart,
+    part: GraphShard,
     x: Tensor,
     layers: Iterable[nn.Module],
     mixing: Mixing,
@@ -85,7 +85,7 @@ def propagate_sharded(
 
 
 def sharded_vectors(
-    part: GraphPart, x: Tensor, layers: Iterable[nn.Module], mixing: Mixing
+    part: GraphShard, x: Tensor, layers: Iterable[nn.Module], mixing: Mixing
 ) -> Tensor:
     """[R, D + D1 + ...] the vectors of the nodes of this process. A collective."""
     found, none = [x], torch.empty(0, dtype=torch.int64, device=x.device)
@@ -95,7 +95,7 @@ def sharded_vectors(
 
 
 def _own_layer(
-    part: GraphPart, x: Tensor, layer: Layer, mixing: Mixing, picked: Tensor
+    part: GraphShard, x: Tensor, layer: Layer, mixing: Mixing, picked: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The picked rows of x, and a layer for the nodes of this process. A collective."""
     return aggregate(part, None, x, picked, layer.matrices, *mixing)

@@ -25,15 +25,15 @@ from hasten.models.rows import Rows
 from hasten.models.search_space import Choice
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
-from hasten.objectives.pairwise import Pairs, Sampling
+from hasten.objectives.pairwise import PairwiseExamples, Sampling
 from hasten.ops.dtypes import autocast_dtype
-from hasten.ops.graph.bipartite import Bipartite, Weighted
+from hasten.ops.graph.bipartite import Bipartite, WeightedGraph
 from hasten.ops.graph.csr import CSR
-from hasten.ops.graph.graph_part import GraphPart
+from hasten.ops.graph.graph_shard import GraphShard
 from hasten.ops.graph.propagated_rows import RequestedNodes, propagated_rows
 from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
-from hasten.ops.sharded_table import divisible_table
+from hasten.ops.sharded_table import shardable_table
 from hasten.ops.transfer import to_device
 
 
@@ -71,8 +71,8 @@ class LightGCN(GraphNodeModel):
 
     def __init__(self, options: LightGCNOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        self.nodes = divisible_table(sizes.items + sizes.users, options.width)
-        self.graph: Weighted | None = None
+        self.nodes = shardable_table(sizes.items + sizes.users, options.width)
+        self.graph: WeightedGraph | None = None
 
     def rows_of(self) -> Mapping[str, Rows]:
         return {"nodes.weight": Rows.of("items", "users")}
@@ -80,52 +80,52 @@ class LightGCN(GraphNodeModel):
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         pairs = CSR.of(dataset.histories(TRAIN)).distinct()
         if self.shard is None:
-            adjacency = Bipartite.build(pairs, self.sizes.items, "symmetric").whole
+            adjacency = Bipartite.build(pairs, self.sizes.items, "symmetric").adjacency
             self.graph = adjacency.to(self.nodes.weight)
         else:
-            self.divide_graph(pairs)
+            self.shard_graph(pairs)
         return super().phases(dataset, training)
 
-    def divide_graph(self, pairs: CSR) -> None:
+    def shard_graph(self, pairs: CSR) -> None:
         """With sharded tables: hold the edges into the nodes of this process, and no others."""
-        if self.part is None:
+        if self.graph_shard is None:
             assert self.shard is not None
             like = torch.empty(0, dtype=self.nodes.weight.dtype)
-            part = GraphPart.of_pairs(self.shard, pairs, self.sizes.items, like)
-            self.part, self.graph = part.to(self.device), None
+            part = GraphShard.of_pairs(self.shard, pairs, self.sizes.items, like)
+            self.graph_shard, self.graph = part.to(self.device), None
 
-    def pair_inputs(self, pairs: Pairs) -> RowPositions | RequestedNodes:
+    def pair_inputs(self, pairs: PairwiseExamples) -> RowPositions | RequestedNodes:
         """The distinct nodes of a batch: ``RequestedNodes`` with sharded tables."""
         nodes = self.distinct(self.pair_nodes(pairs))
-        if self.part is not None:
-            return RequestedNodes.of(self.part, nodes)
+        if self.graph_shard is not None:
+            return RequestedNodes.of(self.graph_shard, nodes)
         return self._row_positions(nodes)
 
     def row_graphs(self) -> Sequence[SparseGraph]:
         """The graph of which :meth:`encode_pairs` reads rows."""
         assert self.graph is not None
-        return [self.graph.graph]
+        return [self.graph.structure]
 
     def encode_pairs(self, inputs: RowPositions | RequestedNodes, seed: int | None) -> Encoded:
         """Of the S distinct nodes of a batch: vectors [S, D], layer 0 [S, D], ascending ids [S]."""
         layer_0, mean = self._propagate(inputs)
         return mean, layer_0, inputs.rows
 
-    def penalized(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+    def penalized(self, encoded: Encoded, pairs: PairwiseExamples) -> tuple[Tensor, Tensor, Tensor]:
         """Layer 0 of the users, positives and negatives, [B, D] each."""
         _, layer_0, nodes = encoded
         return self.take(layer_0, nodes, pairs)
 
     def _row_positions(self, nodes: Tensor) -> RowPositions:
         assert self.graph is not None
-        return RowPositions.of(self.graph.graph, nodes)
+        return RowPositions.of(self.graph.structure, nodes)
 
     def _propagate(self, requested: RowPositions | RequestedNodes) -> tuple[Tensor, Tensor]:
         """[S, D] layer 0, and [S, D] the mean of all layers, of the requested nodes."""
         count = self.options.layers
         if isinstance(requested, RequestedNodes):
-            assert self.part is not None
-            first, later = propagated_rows(self.part, self.nodes.weight, requested, count)
+            assert self.graph_shard is not None
+            first, later = propagated_rows(self.graph_shard, self.nodes.weight, requested, count)
             return first, (first + later) / (count + 1)
         assert self.graph is not None
         x = self.nodes.block(0, len(self.nodes))
@@ -134,14 +134,14 @@ class LightGCN(GraphNodeModel):
             layers.append(x.index_select(0, requested.rows))
             x = self.graph @ x
         # the last two layers; the last one is computed only for the requested nodes
-        layers += spmm_rows(self.graph.graph, self.graph.weights, x, requested)
+        layers += spmm_rows(self.graph.structure, self.graph.weights, x, requested)
         return layers[0], sum(layers[1:], layers[0]) / len(layers)
 
     def all_vectors(self) -> Tensor:
         every = self._row_positions(torch.arange(len(self.nodes)))
         return self._propagate(to_device(every, self.device))[1]
 
-    def own_vectors(self, part: GraphPart) -> Tensor:
+    def own_vectors(self, part: GraphShard) -> Tensor:
         """As :meth:`all_vectors`, of the nodes of this process."""
         first = self.nodes.weight
         power, total = first.to(autocast_dtype(first)), first.clone()

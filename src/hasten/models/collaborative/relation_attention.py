@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hasten.arrays import Int64
-from hasten.ops.graph.graph_part import GraphPart
+from hasten.ops.graph.graph_shard import GraphShard
 from hasten.ops.graph.offsets import offset_tensor
 from hasten.ops.graph.row_products import row_products
 from hasten.ops.transfer import to_device
@@ -145,7 +145,7 @@ class HeadRelations:
 
 @torch.no_grad()
 def sharded_attention(
-    part: GraphPart, queries: HeadRelations, nodes: Tensor, relations: Tensor, weights: Tensor
+    part: GraphShard, queries: HeadRelations, nodes: Tensor, relations: Tensor, weights: Tensor
 ) -> Tensor:
     """[E'] the logits of the edges whose heads this process holds, in the order of the graph.
 

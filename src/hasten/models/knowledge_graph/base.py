@@ -49,7 +49,7 @@ from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.losses.catalog_targets import CatalogTargets, LabelPairs
 from hasten.ops.losses.table_losses import table_cross_entropy, table_one_to_many
 from hasten.ops.ranking.scorer import Scorer
-from hasten.ops.sharded_table import divisible_table
+from hasten.ops.sharded_table import shardable_table
 from hasten.ops.table import EmbeddingTable, Table
 from hasten.ops.transfer import to_device
 from hasten.scoring import Catalog, FactorScorer, PairScorer, TripleQueries
@@ -119,7 +119,7 @@ class TripleModel(Model):
 
     def __init__(self, options: TripleOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        self.entities: Table = divisible_table(sizes.entities, options.width)
+        self.entities: Table = shardable_table(sizes.entities, options.width)
         self.relations: Table = EmbeddingTable(2 * sizes.relations, options.width)
 
     def rows_of(self) -> Mapping[str, Rows]:
@@ -139,7 +139,7 @@ class TripleModel(Model):
         return False
 
     @property
-    def divides_loss(self) -> bool:
+    def shards_loss(self) -> bool:
         """Whether the loss needs no more of the entities than the rows of each process."""
         return True
 
@@ -157,7 +157,7 @@ class TripleModel(Model):
         else:
             sampled = (options.negatives or _NEGATIVES) if options.loss == "sampled" else 0
             examples = TripleExamples(dataset, sampled)
-        size, sharded = training.batch_size, training.shard_tables if self.divides_loss else "never"
+        size, sharded = training.batch_size, training.shard_tables if self.shards_loss else "never"
         if isinstance(entities, EmbeddingTable) and by_rows(entities, sharded, not sampled):
             return [StepRowsCompletionPhase(self, examples, size, entities, sampled, sharded)]
         return [CompletionPhase(self, examples, size)]
@@ -212,7 +212,7 @@ class FactorizedTripleModel(TripleModel):
         return {**super().rows_of(), "bias": Rows.of("entities")}
 
     @property
-    def divides_loss(self) -> bool:
+    def shards_loss(self) -> bool:
         # the softmax with label smoothing reads the mean of the table
         return self.options.loss == "1-n" or not self.options.smoothing
 
@@ -222,7 +222,7 @@ class FactorizedTripleModel(TripleModel):
 
         Not those of a softmax with label smoothing, or of further terms.
         """
-        return self.divides_loss
+        return self.shards_loss
 
     @abstractmethod
     def vectors(self, entity_BD: Tensor, relation: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-_MOST_SWEEPS: Final = 1000
+_MAX_SWEEPS: Final = 1000
 
 
 def nonnegative_elastic_nets(
@@ -23,7 +23,7 @@ def nonnegative_elastic_nets(
     weights, residual = torch.zeros_like(target), target - l1
     diagonal = gram.diagonal().T.contiguous()
     scale = 1 / (diagonal + l2).clamp(min=1e-12)
-    for _ in range(_MOST_SWEEPS):
+    for _ in range(_MAX_SWEEPS):
         before = weights.clone()
         for i in range(len(gram)):
             new = torch.addcmul(residual[i], diagonal[i], weights[i]).mul_(scale[i]).relu_()

@@ -16,7 +16,7 @@ from hasten.models.multimodal.modal_data import Constants, features_of
 from hasten.models.rows import Rows
 from hasten.objectives.base import Phase
 from hasten.objectives.multimodal import MultimodalPhase
-from hasten.objectives.pairwise import Pairs
+from hasten.objectives.pairwise import PairwiseExamples
 
 #: metrics and batch size of the published experiments with item features
 FEATURE_DEFAULTS: Mapping[str, Any] = {
@@ -105,7 +105,7 @@ class MultimodalModel(FeatureModel):
         ]
 
     @abstractmethod
-    def pair_penalty(self, pairs: Pairs) -> Tensor:
+    def pair_penalty(self, pairs: PairwiseExamples) -> Tensor:
         """The regularizer of these pairs, summed over them."""
 
     @abstractmethod

@@ -33,10 +33,10 @@ from hasten.models.multimodal.modal_data import chosen_modalities, training_pair
 from hasten.models.search_space import Choice, Range
 from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.multimodal import FeaturePhase
-from hasten.objectives.pairwise import Pairs
+from hasten.objectives.pairwise import PairwiseExamples
 from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dtypes import upcast
-from hasten.ops.graph.bipartite import Bipartite, Weighted
+from hasten.ops.graph.bipartite import Bipartite, WeightedGraph
 from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.random import key, signed, uniform
 
@@ -100,7 +100,7 @@ class BM3(FeatureModel):
         self.reset_graphs()
 
     def reset_graphs(self) -> None:
-        self._graph: Weighted | None = None
+        self._graph: WeightedGraph | None = None
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """One phase over the training pairs."""
@@ -116,7 +116,7 @@ class BM3(FeatureModel):
             )
         ]
 
-    def pair_inputs(self, pairs: Pairs) -> Inputs:
+    def pair_inputs(self, pairs: PairwiseExamples) -> Inputs:
         """The nodes of the batch, and the items among them."""
         nodes, items = self.distinct(self.pair_nodes(pairs)), self.sizes.items
         # with fixed shapes, an item in the place of every user: its features are not used there
@@ -152,7 +152,7 @@ class BM3(FeatureModel):
         rate = self.options.dropout
         return x.detach() * (random >= rate).to(x.dtype) / (1 - rate)
 
-    def pair_losses(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor]:
+    def pair_losses(self, encoded: Encoded, pairs: PairwiseExamples) -> tuple[Tensor, Tensor]:
         """[B] the loss of the pairs, and that of the features of their items."""
         *vectors, _, nodes = encoded
         values, targets = vectors[: len(vectors) // 2], vectors[len(vectors) // 2 :]
@@ -178,7 +178,7 @@ class BM3(FeatureModel):
         if self._graph is None:
             with torch.inference_mode(False), torch.no_grad():
                 pairs = training_pairs(self._dataset)
-                whole = Bipartite.build(pairs, self.sizes.items, "symmetric").whole
+                whole = Bipartite.build(pairs, self.sizes.items, "symmetric").adjacency
                 self._graph = whole.to(self.items)
         x = total = torch.cat([self.items, self.users])
         for _ in range(self.options.layers):
@@ -199,9 +199,9 @@ class BM3Phase(FeaturePhase):
         seed, count = self.dropout_seed(batch), 1 + len(cast(BM3, self.model).projections)
         return replace(inputs, keys=torch.tensor([signed(key(seed, n)) for n in range(count)]))
 
-    def sample(self, batch: Batch, ids: Tensor) -> Pairs:
+    def sample(self, batch: Batch, ids: Tensor) -> PairwiseExamples:
         chosen = self._sampler.at(batch.seed, batch.epoch, ids)
-        return Pairs(self.users[chosen], self.items[chosen], self.items[chosen])
+        return PairwiseExamples(self.users[chosen], self.items[chosen], self.items[chosen])
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         model, count = cast(BM3, self.model), batch.denominators["examples"]

@@ -30,11 +30,11 @@ from hasten.models.multimodal.modal_graphs import item_graph, modality_weights, 
 from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded
-from hasten.objectives.pairwise import Pairs
+from hasten.objectives.pairwise import PairwiseExamples
 from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dense.normalized_rows import normalized_rows
 from hasten.ops.dtypes import upcast
-from hasten.ops.graph.bipartite import Bipartite, Weighted
+from hasten.ops.graph.bipartite import Bipartite, WeightedGraph
 from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
 
@@ -106,9 +106,9 @@ class DRAGON(MultimodalModel):
         self.reset_graphs()
 
     def reset_graphs(self) -> None:
-        self._graphs: tuple[Weighted, Weighted | None, Weighted | None] | None = None
+        self._graphs: tuple[WeightedGraph, WeightedGraph | None, WeightedGraph | None] | None = None
 
-    def pair_inputs(self, pairs: Pairs) -> tuple[Rows, Rows]:
+    def pair_inputs(self, pairs: PairwiseExamples) -> tuple[Rows, Rows]:
         """The distinct users and items of a batch."""
         self._graphs = self._graphs or self._build()
         _, alike, companions = self._graphs
@@ -118,13 +118,15 @@ class DRAGON(MultimodalModel):
 
     def row_graphs(self) -> Sequence[SparseGraph]:
         self._graphs = self._graphs or self._build()
-        return [each.graph for each in self._graphs[1:] if each is not None]
+        return [each.structure for each in self._graphs[1:] if each is not None]
 
     def encode_pairs(self, inputs: tuple[Rows, Rows], seed: int | None) -> Encoded:
         """Vectors of the users and of the items of a batch, and their ids, ascending."""
         return (*self.propagate(*inputs), *map(_ids, inputs))
 
-    def pair_vectors(self, encoded: Encoded, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor]:
+    def pair_vectors(
+        self, encoded: Encoded, pairs: PairwiseExamples
+    ) -> tuple[Tensor, Tensor, Tensor]:
         of_users, of_items, users, items = encoded
         user = of_users.index_select(0, torch.searchsorted(users, pairs.user))
         pair_items = self.pair_nodes(pairs)[len(user) :]
@@ -133,7 +135,7 @@ class DRAGON(MultimodalModel):
         )
         return user, positive, negative
 
-    def pair_penalty(self, pairs: Pairs) -> Tensor:
+    def pair_penalty(self, pairs: PairwiseExamples) -> Tensor:
         """The mean squares of the users of each modality, summed over the batch."""
         penalties = [
             channel.users.index_select(0, pairs.user).square().sum() / self.options.width
@@ -180,7 +182,7 @@ class DRAGON(MultimodalModel):
             blocks.append((z, channel.users))
         return normalized_rows(*blocks)
 
-    def _build(self) -> tuple[Weighted, Weighted | None, Weighted | None]:
+    def _build(self) -> tuple[WeightedGraph, WeightedGraph | None, WeightedGraph | None]:
         """The graphs of the pairs, of similar items and of similar users, if they are used."""
         options, like = self.options, self.shares
         items = users = None
@@ -192,7 +194,7 @@ class DRAGON(MultimodalModel):
             if options.companions:
                 users = user_graph(pairs, self.sizes.items, options.companions).to(like)
             return (
-                Bipartite.build(pairs, self.sizes.items, "symmetric").whole.to(like),
+                Bipartite.build(pairs, self.sizes.items, "symmetric").adjacency.to(like),
                 items,
                 users,
             )
@@ -202,19 +204,19 @@ class DRAGON(MultimodalModel):
 Rows = Tensor | RowPositions
 
 
-def _rows(graph: Weighted | None, rows: Tensor) -> Rows:
-    return rows if graph is None else RowPositions.of(graph.graph, rows)
+def _rows(graph: WeightedGraph | None, rows: Tensor) -> Rows:
+    return rows if graph is None else RowPositions.of(graph.structure, rows)
 
 
 def _ids(rows: Rows) -> Tensor:
     return rows if isinstance(rows, Tensor) else rows.rows
 
 
-def _joined(graph: Weighted | None, x: Tensor, wanted: Rows | None) -> Tensor:
+def _joined(graph: WeightedGraph | None, x: Tensor, wanted: Rows | None) -> Tensor:
     """``x + graph x``, only the wanted rows."""
     if graph is None:
         return x if wanted is None else x.index_select(0, _ids(wanted))
     if wanted is None:
         return x + graph @ x
-    node_rows, summed = spmm_rows(graph.graph, graph.weights, x, wanted)
+    node_rows, summed = spmm_rows(graph.structure, graph.weights, x, wanted)
     return node_rows + summed

@@ -39,11 +39,11 @@ from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.multimodal import FeaturePhase, bpr_loss
-from hasten.objectives.pairwise import Pairs
+from hasten.objectives.pairwise import PairwiseExamples
 from hasten.objectives.permutations import LastValueCache
 from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dtypes import upcast
-from hasten.ops.graph.bipartite import Bipartite, Weighted
+from hasten.ops.graph.bipartite import Bipartite, WeightedGraph
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
@@ -124,10 +124,10 @@ class FREEDOM(FeatureModel):
         self.reset_graphs()
 
     def reset_graphs(self) -> None:
-        self._alike: Weighted | None = None
-        self._whole: Weighted | None = None
-        self._pruned: LastValueCache[Weighted] = LastValueCache()
-        self._memory: Weighted | None = None
+        self._alike: WeightedGraph | None = None
+        self._whole: WeightedGraph | None = None
+        self._pruned: LastValueCache[WeightedGraph] = LastValueCache()
+        self._memory: WeightedGraph | None = None
         self._epoch = (0, 0)
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
@@ -146,12 +146,12 @@ class FREEDOM(FeatureModel):
         """Use the pairs that are sampled for this epoch."""
         self._epoch = (seed, epoch)
 
-    def pair_inputs(self, pairs: Pairs) -> Wanted:
+    def pair_inputs(self, pairs: PairwiseExamples) -> Wanted:
         return self._wanted(self._training_graph(), self.distinct(self.pair_nodes(pairs)))
 
     def row_graphs(self) -> Sequence[SparseGraph]:
         alike = [self._item_graph()] if self.options.mm_layers else []
-        return [each.graph for each in (self._whole_graph(), *alike)]
+        return [each.structure for each in (self._whole_graph(), *alike)]
 
     def encode_pairs(self, inputs: Wanted, seed: int | None) -> Encoded:
         """Vectors of the batch's nodes [S, D], projected features of its items, and the nodes."""
@@ -163,26 +163,26 @@ class FREEDOM(FeatureModel):
         vectors = self._propagate(self._training_graph(), inputs)
         return vectors, *map(upcast, modal), inputs.nodes.rows
 
-    def _training_graph(self) -> Weighted:
+    def _training_graph(self) -> WeightedGraph:
         """Of the training pairs, or of those that are sampled for the epoch."""
         if not self.options.pruned:
             return self._whole_graph()
         return self._pruned.get(self._epoch, lambda: self._sampled(*self._epoch))
 
-    def _wanted(self, graph: Weighted, nodes: Tensor) -> Wanted:
+    def _wanted(self, graph: WeightedGraph, nodes: Tensor) -> Wanted:
         """Of these nodes (int64 [S] on the host, ascending), the items first."""
         others, users = nodes >= self.sizes.items, None
         item_nodes = nodes[~others]
         if self.fixed:
             item_nodes, users = nodes.clamp(max=self.sizes.items - 1), others[:, None]
         alike = (
-            RowPositions.of(self._item_graph().graph, item_nodes)
+            RowPositions.of(self._item_graph().structure, item_nodes)
             if self.options.mm_layers
             else None
         )
-        return Wanted(RowPositions.of(graph.graph, nodes), item_nodes, alike, users)
+        return Wanted(RowPositions.of(graph.structure, nodes), item_nodes, alike, users)
 
-    def modal_losses(self, encoded: Encoded, pairs: Pairs) -> list[Tensor]:
+    def modal_losses(self, encoded: Encoded, pairs: PairwiseExamples) -> list[Tensor]:
         """[B] for each modality: BPR of the users and the projected features of the items."""
         vectors, *modal, nodes = encoded
         user, _, _ = self.take(vectors, nodes, pairs)
@@ -194,44 +194,44 @@ class FREEDOM(FeatureModel):
         graph = self._whole_graph()
         return self._propagate(graph, to_device(self._wanted(graph, nodes), self.device))
 
-    def _propagate(self, graph: Weighted, wanted: Wanted) -> Tensor:
+    def _propagate(self, graph: WeightedGraph, wanted: Wanted) -> Tensor:
         """[S, D] of these nodes."""
         x = torch.cat([self.items, self.users])
         layers: list[Tensor] = []
         for _ in range(self.options.layers - 1):
             layers.append(x.index_select(0, wanted.nodes.rows))
             x = graph @ x
-        layers += spmm_rows(graph.graph, graph.weights, x, wanted.nodes)
+        layers += spmm_rows(graph.structure, graph.weights, x, wanted.nodes)
         mean = upcast(sum(layers[1:], layers[0]) / len(layers))
         if wanted.alike is None:
             return mean
-        alike: Weighted = self._item_graph()
+        alike: WeightedGraph = self._item_graph()
         of_items: Tensor = self.items
         for _ in range(self.options.mm_layers - 1):
             of_items = alike @ of_items
-        _, similar = spmm_rows(alike.graph, alike.weights, of_items, wanted.alike)
+        _, similar = spmm_rows(alike.structure, alike.weights, of_items, wanted.alike)
         if wanted.users is not None:
             return mean + upcast(similar).masked_fill(wanted.users, 0.0)
         count = len(wanted.items)
         return torch.cat([mean[:count] + upcast(similar), mean[count:]])
 
-    def _whole_graph(self) -> Weighted:
+    def _whole_graph(self) -> WeightedGraph:
         if self._whole is None:
             self._whole = self._graph_of(training_pairs(self._dataset))
         return self._whole
 
-    def _item_graph(self) -> Weighted:
+    def _item_graph(self) -> WeightedGraph:
         if self._alike is None:
             chosen = {self.modality(name): weight for name, weight in self.weights.items()}
             with torch.inference_mode(False), torch.no_grad():
                 self._alike = item_graph(chosen, self.options.neighbours).to(self.items)
         return self._alike
 
-    def _graph_of(self, pairs: CSR) -> Weighted:
+    def _graph_of(self, pairs: CSR) -> WeightedGraph:
         with torch.inference_mode(False), torch.no_grad():
-            return Bipartite.build(pairs, self.sizes.items, "symmetric").whole.to(self.items)
+            return Bipartite.build(pairs, self.sizes.items, "symmetric").adjacency.to(self.items)
 
-    def _sampled(self, seed: int, epoch: int) -> Weighted:
+    def _sampled(self, seed: int, epoch: int) -> WeightedGraph:
         """The graph of the pairs of an epoch.
 
         The smallest of exponential variables with rates w are a sample without replacement with

@@ -38,11 +38,11 @@ from hasten.models.multimodal.modal_data import (
 from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded
-from hasten.objectives.pairwise import Pairs
+from hasten.objectives.pairwise import PairwiseExamples
 from hasten.ops.dense.linear import LinearMap, linear
 from hasten.ops.dense.normalized_rows import normalized_rows
 from hasten.ops.dtypes import upcast
-from hasten.ops.graph.bipartite import Bipartite, Weighted
+from hasten.ops.graph.bipartite import Bipartite, WeightedGraph
 from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.graph.spmm_rows import RowEntries, RowPositions, row_sums
 
@@ -162,17 +162,18 @@ class MMGCN(MultimodalModel):
         self._mix = wrap(mix_layer)
         return True
 
-    def pair_inputs(self, pairs: Pairs) -> RowPositions:
-        return RowPositions.of(self.graph.whole.graph, self.distinct(self.pair_nodes(pairs)))
+    def pair_inputs(self, pairs: PairwiseExamples) -> RowPositions:
+        nodes = self.distinct(self.pair_nodes(pairs))
+        return RowPositions.of(self.graph.adjacency.structure, nodes)
 
     def row_graphs(self) -> Sequence[SparseGraph]:
-        return [self.graph.whole.graph]
+        return [self.graph.adjacency.structure]
 
     def encode_pairs(self, inputs: RowPositions, seed: int | None) -> Encoded:
         """Vectors of the nodes of a batch [S, D], and these nodes, ascending."""
         return self.propagate(inputs), inputs.rows
 
-    def pair_penalty(self, pairs: Pairs) -> Tensor:
+    def pair_penalty(self, pairs: PairwiseExamples) -> Tensor:
         """The mean of E²[u] + E²[i] over the 2B pairs (user, positive) and (user, negative)."""
         rows = self.ids.index_select(0, self.pair_nodes(pairs))
         user, positive, negative = rows.square().sum(1).chunk(3)
@@ -196,8 +197,8 @@ class MMGCN(MultimodalModel):
 
     def propagate(self, wanted: RowPositions | None) -> Tensor:
         """[S, D] vectors of the wanted nodes; None: all."""
-        whole = self.graph.whole
-        last = None if wanted is None else RowEntries.of(whole.graph, whole.weights, wanted)
+        whole = self.graph.adjacency
+        last = None if wanted is None else RowEntries.of(whole.structure, whole.weights, wanted)
         if self.device.type != "cpu" and len(self.channels) > 1 and self.options.layers > 1:
             outputs = self._at_once(last)
         else:
@@ -222,7 +223,7 @@ class MMGCN(MultimodalModel):
                 x, aggregated = row_sums(last, x)
                 own_ids = self.ids.index_select(0, last.own)
             else:
-                aggregated = self.graph.whole @ x
+                aggregated = self.graph.adjacency @ x
             summed = split(aggregated, len(channels)) @ layer.spread.mT
             mixed = mix_layer(summed, layer.own(split(x, len(channels))), own_ids, layer)
             x = mixed if is_last else joined(mixed)
@@ -239,7 +240,7 @@ class MMGCN(MultimodalModel):
                 summed = linear(aggregated, layer.spread, varying=True)
                 node_rows = linear(x, layer.own.weight, layer.own.bias, varying=True)
                 return mix_layer(summed, node_rows, ids, layer, varying=True)
-            summed = linear(self.graph.whole @ x, layer.spread)
+            summed = linear(self.graph.adjacency @ x, layer.spread)
             x = self._mixed(summed, layer.own(x), self.ids, layer)
         if len(layers) == 1 and last is not None:
             return x.index_select(0, last.own)
@@ -284,10 +285,12 @@ class MMGCN(MultimodalModel):
         x = normalized_rows([project(self.features(name, self.ids))])
         return self._sums(graph, x, layer, False, f"{name} to users"), layer.own(x)
 
-    def _sums(self, graph: Weighted, x: Tensor, layer: Layer, constant: bool, name: str) -> Tensor:
+    def _sums(
+        self, graph: WeightedGraph, x: Tensor, layer: Layer, constant: bool, name: str
+    ) -> Tensor:
         """The aggregated neighbors times W, in the cheaper order; constants are aggregated once."""
         order = self.order or cheaper_order(
-            *graph.graph.shape, len(graph), layer.spread.shape[0], constant=constant
+            *graph.structure.shape, len(graph), layer.spread.shape[0], constant=constant
         )
         if order == "multiply first":
             return graph @ linear(x, layer.spread)

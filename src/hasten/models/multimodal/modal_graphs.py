@@ -12,7 +12,7 @@ from hasten.errors import ConfigurationError
 from hasten.models.multimodal.graph_cache import cached_arrays, content_hash
 from hasten.models.multimodal.modal_data import features_of
 from hasten.models.multimodal.nearest import companions, nearest
-from hasten.ops.graph.bipartite import Weighted
+from hasten.ops.graph.bipartite import WeightedGraph
 from hasten.ops.graph.csr import CSR
 
 
@@ -38,7 +38,7 @@ def modality_weights(
     return dict.fromkeys(names, 1.0)
 
 
-def item_graph(modalities: Mapping[Modality, float], k: int) -> Weighted:
+def item_graph(modalities: Mapping[Modality, float], k: int) -> WeightedGraph:
     """[N, N]: the weighted sum of the modalities' graphs of the k nearest items.
 
     In the graph of a modality, an item has edges to itself and to the k - 1 most similar items, of
@@ -62,10 +62,10 @@ def item_graph(modalities: Mapping[Modality, float], k: int) -> Weighted:
     entries, inverse = np.unique(key, return_inverse=True)
     summed = np.bincount(inverse, weights=np.concatenate(values)).astype(np.float64)
     row, column = np.divmod(entries, count)
-    return Weighted.of(row, column, summed, (count, count))
+    return WeightedGraph.of(row, column, summed, (count, count))
 
 
-def user_graph(pairs: CSR, items: int, k: int) -> Weighted:
+def user_graph(pairs: CSR, items: int, k: int) -> WeightedGraph:
     """[U, U]: edges to the k users with the most common items, softmax-weighted by the counts.
 
     A user who shares items with fewer users has fewer edges, or none.
@@ -84,4 +84,4 @@ def user_graph(pairs: CSR, items: int, k: int) -> Weighted:
     np.maximum.at(most, user, count)
     values = np.exp(count - most[user])
     values /= np.bincount(user, weights=values, minlength=len(pairs))[user]
-    return Weighted.of(user, other, values, (len(pairs), len(pairs)))
+    return WeightedGraph.of(user, other, values, (len(pairs), len(pairs)))

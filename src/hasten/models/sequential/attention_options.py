@@ -10,7 +10,7 @@ from hasten.models.sequential.base import SequentialOptions
 from hasten.models.sequential.residual import HyperResiduals, PlainResiduals, Projection, Residuals
 
 #: most streams for which a weight for each permutation is affordable
-MOST_PERMUTED = 4
+MAX_PERMUTED_STREAMS = 4
 
 
 class AttentionOptions(SequentialOptions):
@@ -73,10 +73,10 @@ class AttentionOptions(SequentialOptions):
             "projection": self.projection or ("identity" if self.blocks == 1 else "sinkhorn"),
             "maps": self.maps or "dynamic",
         }
-        if filled["projection"] == "permutation" and int(filled["streams"]) > MOST_PERMUTED:
+        if filled["projection"] == "permutation" and int(filled["streams"]) > MAX_PERMUTED_STREAMS:
             raise ValueError(
                 f"projection=permutation weighs all {filled['streams']}! permutations: "
-                f"at most {MOST_PERMUTED} streams"
+                f"at most {MAX_PERMUTED_STREAMS} streams"
             )
         for name, value in filled.items():
             object.__setattr__(self, name, value)  # the section is frozen

@@ -39,7 +39,7 @@ from hasten.ops.losses.sampled_loss import gbce_beta, sampled_loss, sampled_loss
 from hasten.ops.losses.sampled_softmax import sampled_softmax
 from hasten.ops.losses.table_losses import table_cross_entropy
 from hasten.ops.ranking.scorer import Scorer
-from hasten.ops.sharded_table import divisible_table
+from hasten.ops.sharded_table import shardable_table
 from hasten.ops.table import EmbeddingTable, FixedTable
 from hasten.ops.transfer import to_device
 from hasten.scoring import Catalog, FactorScorer, RecommenderQueries
@@ -122,7 +122,7 @@ class SequentialModel(Model):
         if sizes.item_values:
             self.items = FeaturedItems(sizes.items, options.width, sizes.item_values)
         else:
-            self.items = divisible_table(sizes.items, options.width)
+            self.items = shardable_table(sizes.items, options.width)
         self.event_inputs: EventInputs | None = None
         if sizes.event_values:
             if not self.reads_event_features:

@@ -19,7 +19,7 @@ from torch import Tensor
 from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
 
 #: lower bound of the norm that a row is divided by
-LEAST = 1e-12
+MIN_NORM = 1e-12
 
 
 def normalized_rows(*tables: Sequence[Tensor]) -> Tensor:
@@ -48,7 +48,7 @@ class _NormalizedRows(torch.autograd.Function):
         for part, into, length in places:
             whole = part.to(lengths.dtype)
             torch.linalg.vector_norm(whole, dim=1, keepdim=True, out=length)
-            torch.div(whole, length.clamp_(min=LEAST), out=into)
+            torch.div(whole, length.clamp_(min=MIN_NORM), out=into)
         ctx.save_for_backward(out, lengths)
         ctx.heights, ctx.kinds = heights, [part.dtype for part in parts]
         return out.view(total, count * width)
@@ -58,7 +58,7 @@ class _NormalizedRows(torch.autograd.Function):
         out, lengths = ctx.saved_tensors
         grad, out = grad.reshape(out.shape).to(lengths.dtype), out.to(lengths.dtype)
         along = torch.linalg.vecdot(grad, out)[..., None]
-        along.masked_fill_(lengths <= LEAST, 0.0)
+        along.masked_fill_(lengths <= MIN_NORM, 0.0)
         grad_rows = torch.addcmul(grad, out, along, value=-1).div_(lengths)
         parts = zip(_places(grad_rows, ctx.heights), ctx.kinds, strict=True)
         return None, None, *(part.to(kind) for part, kind in parts)

@@ -87,7 +87,7 @@ def outer_by_blocks(a: Tensor, b: Tensor, out: Tensor | None = None) -> Tensor:
 
 def block_rows(inner: int, columns: int) -> int:
     """The rows of a block that is multiplied by a matrix [inner, columns]: enough for oneDNN."""
-    return max(_BLOCK, 1 << ((LEAST - 1) // max(1, inner * columns)).bit_length())
+    return max(_BLOCK, 1 << ((MIN_SPLIT_PRODUCT - 1) // max(1, inner * columns)).bit_length())
 
 
 def _blocks(count: int, step: int) -> Iterator[slice]:
@@ -112,7 +112,7 @@ def uses_onednn(a: Tensor, b: Tensor) -> bool:
     return (
         a.dtype == b.dtype == torch.float32
         and a.device.type == "cpu"
-        and a.shape[0] * a.shape[1] * b.shape[1] >= LEAST
+        and a.shape[0] * a.shape[1] * b.shape[1] >= MIN_SPLIT_PRODUCT
         and (a.is_contiguous() or b.shape[1] >= _COLUMNS)
         and onednn_is_faster()
     )
@@ -140,7 +140,7 @@ def _detect() -> tuple[bool, bool]:
 #: detected at import, because torch.compile cannot trace it
 _FASTER, _WIDE = _detect()
 #: multiplications below which the overhead of the call exceeds the gain
-LEAST = 1 << 24 if _WIDE else 1 << 26
+MIN_SPLIT_PRODUCT = 1 << 24 if _WIDE else 1 << 26
 #: columns of b above which a transposed copy of ``a`` is worth its cost
 _COLUMNS = 64 if _WIDE else 1024
 

@@ -22,34 +22,34 @@ from hasten.ops.graph.spmm import EdgeWeights, SparseGraph, spmm
 
 
 @dataclass(frozen=True, eq=False)
-class Weighted:
-    """A fixed graph [M, N] with fixed values."""
+class WeightedGraph:
+    """A fixed sparse matrix [M, N]: the places of its entries, and their values."""
 
-    graph: SparseGraph
+    structure: SparseGraph
     weights: EdgeWeights
 
     def __matmul__(self, x: Tensor) -> Tensor:
         """[M, D]; see :func:`hasten.ops.graph.spmm.spmm`."""
-        return spmm(self.graph, self.weights, x)
+        return spmm(self.structure, self.weights, x)
 
     def __len__(self) -> int:
-        return len(self.graph)
+        return len(self.structure)
 
-    def to(self, like: Tensor) -> Weighted:
+    def to(self, like: Tensor) -> WeightedGraph:
         """Move to the device and dtype of a tensor."""
         values = self.weights.values.to(like)
-        graph = self.graph.to(like.device)
-        return Weighted(graph, graph.weigh(values))
+        graph = self.structure.to(like.device)
+        return WeightedGraph(graph, graph.weigh(values))
 
-    def copied_to(self, other: Weighted) -> Weighted:
+    def copied_to(self, other: WeightedGraph) -> WeightedGraph:
         """The same graph in the memory of another with as many rows, columns and entries."""
-        graph, weights = other.graph, other.weights
+        graph, weights = other.structure, other.weights
         for name in ("offsets", "columns", "offsets_t", "columns_t", "order_t"):
-            getattr(graph, name).copy_(getattr(self.graph, name))
+            getattr(graph, name).copy_(getattr(self.structure, name))
         weights.values.copy_(self.weights.values)
         weights.transposed.copy_(self.weights.transposed)
-        bounds, columns = self.graph.bounds, self.graph.host_columns
-        return Weighted(replace(graph, bounds=bounds, host_columns=columns), weights)
+        bounds, columns = self.structure.bounds, self.structure.host_columns
+        return WeightedGraph(replace(graph, bounds=bounds, host_columns=columns), weights)
 
     @classmethod
     def of(
@@ -58,7 +58,7 @@ class Weighted:
         column: Int64,
         values: NDArray[np.float64],
         shape: tuple[int, int],
-    ) -> Weighted:
+    ) -> WeightedGraph:
         """From entries sorted by row."""
         graph = SparseGraph.build(row, column, *shape)
         return cls(graph, graph.weigh(torch.from_numpy(values)))
@@ -66,11 +66,11 @@ class Weighted:
 
 @dataclass(frozen=True, eq=False)
 class Bipartite:
-    """The user-item graph. whole: [N + U, N + U]; to_users: [U, N]; to_items: [N, U]."""
+    """The user-item graph. adjacency: [N + U, N + U]; to_users: [U, N]; to_items: [N, U]."""
 
-    whole: Weighted
-    to_users: Weighted
-    to_items: Weighted
+    adjacency: WeightedGraph
+    to_users: WeightedGraph
+    to_items: WeightedGraph
 
     @classmethod
     def build(cls, pairs: CSR, items: int, normalized: Literal["mean", "symmetric"]) -> Bipartite:
@@ -87,16 +87,16 @@ class Bipartite:
             both = 1 / np.sqrt(degree_u[user] * degree_i[item])
             for_users, for_items = both, both[order]
         return cls(
-            Weighted.of(
+            WeightedGraph.of(
                 np.concatenate([by_item[0], user + items]),
                 np.concatenate([by_item[1] + items, item]),
                 np.concatenate([for_items, for_users]),
                 (items + users, items + users),
             ),
-            Weighted.of(user, item, for_users, (users, items)),
-            Weighted.of(*by_item, for_items, (items, users)),
+            WeightedGraph.of(user, item, for_users, (users, items)),
+            WeightedGraph.of(*by_item, for_items, (items, users)),
         )
 
     def to(self, like: Tensor) -> Bipartite:
         """Move to the device and dtype of a tensor."""
-        return Bipartite(self.whole.to(like), self.to_users.to(like), self.to_items.to(like))
+        return Bipartite(self.adjacency.to(like), self.to_users.to(like), self.to_items.to(like))

@@ -19,10 +19,10 @@ from torch.nn import functional as F
 from hasten.arrays import Int64
 
 #: entries of a block that justify a separate call
-_LEAST = 100_000
+_MIN_BLOCK_ENTRIES = 100_000
 #: factor by which a thread may exceed its share before more blocks are used
 _UNEQUAL = 1.1
-_MOST = 64
+_MAX_BLOCKS = 64
 
 
 def embedding_bag_sums(offsets: Tensor, columns: Tensor, values: Tensor, x: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def embedding_bag_sums(offsets: Tensor, columns: Tensor, values: Tensor, x: Tens
 def equal_blocks(offsets: np.ndarray, threads: int) -> Int64:
     """Bounds [K + 1] of as few blocks of bags as keep all threads about equally busy."""
     bags, entries = len(offsets) - 1, int(offsets[-1])
-    best, blocks, most = np.array([0, bags]), 1, min(_MOST, entries // _LEAST)
+    best, blocks, most = np.array([0, bags]), 1, min(_MAX_BLOCKS, entries // _MIN_BLOCK_ENTRIES)
     if most < 2:
         return best
     least = busiest(offsets, best, threads)

@@ -17,22 +17,22 @@ from hasten.arrays import Int64
 from hasten.errors import DataError
 
 #: most entries, rows and columns that int32 numbers
-MOST = 2**31 - 1
+MAX_ENTRIES = 2**31 - 1
 
 
 def offset_type(entries: int) -> torch.dtype:
     """The type of offsets of so many entries."""
-    return torch.int32 if entries <= MOST else torch.int64
+    return torch.int32 if entries <= MAX_ENTRIES else torch.int64
 
 
 def offset_tensor(offsets: Int64) -> Tensor:
     """[M + 1] ascending offsets in 32 bits if they fit, else in 64."""
     # converted by NumPy: every operation of PyTorch takes microseconds of a step
-    return torch.from_numpy(offsets.astype(np.int32 if offsets[-1] <= MOST else np.int64))
+    return torch.from_numpy(offsets.astype(np.int32 if offsets[-1] <= MAX_ENTRIES else np.int64))
 
 
 def row_blocks(offsets: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Consecutive rows with at most :data:`MOST` entries: rows, entries, offsets from the first.
+    """Blocks of at most :data:`MAX_ENTRIES` entries: rows, entries, offsets from the first.
 
     offsets: int64 [M + 1], those of the blocks int32. Raises DataError if a row has more entries.
     """
@@ -40,11 +40,11 @@ def row_blocks(offsets: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
     first = 0
     while first < len(host) - 1:
         start = int(host[first])
-        stop = int(np.searchsorted(host, start + MOST, "right")) - 1
+        stop = int(np.searchsorted(host, start + MAX_ENTRIES, "right")) - 1
         if stop == first:
             raise DataError(
-                f"a node has {int(host[first + 1]) - start:,} edges, and at most {MOST:,} can be "
-                "added up: leave out edges of the most frequent nodes"
+                f"a node has {int(host[first + 1]) - start:,} edges, and at most {MAX_ENTRIES:,} "
+                "can be added up: leave out edges of the most frequent nodes"
             )
         entries = slice(start, int(host[stop]))
         yield slice(first, stop), entries, (offsets[first : stop + 1] - start).int()

@@ -1,8 +1,8 @@
-"""Some rows of the powers of a matrix times a table, both divided over processes.
+"""Some rows of the powers of a matrix times a table, both sharded over processes.
 
 ``x[rows]`` and the sum over k = 1 ... K of ``(A^k x)[rows]``, for the S nodes of a batch, which are
-equal on all processes. All but the last product are of all nodes (:mod:`.graph_part`). For the last
-one each process adds up what its nodes contribute to the S rows, and these sums are added over
+equal on all processes. All but the last product are of all nodes (:mod:`.graph_shard`). For the
+last one each process adds up what its nodes contribute to the S rows, and these sums are added over
 processes: 4 S D bytes are exchanged in the place of 4 N D, and entries of other rows cost no
 multiplication; a process visits its entries once to select them.
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from hasten.arrays import ragged_offsets
 from hasten.data.interactions.clean import stable_order
 from hasten.ops.dtypes import autocast_dtype, upcast
-from hasten.ops.graph.graph_part import Entries, GraphPart
+from hasten.ops.graph.graph_shard import Entries, GraphShard
 from hasten.ops.graph.offsets import offset_tensor
 from hasten.ops.graph.row_products import rows_of
 from hasten.ops.graph.spmm_rows import pick, places
@@ -48,7 +48,7 @@ class RequestedNodes:
     of_nodes: Entries
 
     @classmethod
-    def of(cls, part: GraphPart, rows: Tensor) -> RequestedNodes:
+    def of(cls, part: GraphShard, rows: Tensor) -> RequestedNodes:
         """Of these nodes: int64 [S] ascending, the same on all processes, on the host."""
         transposed, count = (part.on_host or part).transposed, len(rows)
         place = pick(places(rows, part.shard.total), transposed.columns)
@@ -69,7 +69,7 @@ class RequestedNodes:
         starts, of_nodes = part.shard.places(rows), Entries(offsets, place, values)
         return cls(part.shard, rows, starts, held, local, of_rows, of_nodes)
 
-    def weighed(self, part: GraphPart) -> RequestedNodes:
+    def weighed(self, part: GraphShard) -> RequestedNodes:
         """With the values of a part on a device, of which :meth:`of` has taken the numbers."""
         if part.on_host is None:
             return self
@@ -86,7 +86,7 @@ class RequestedNodes:
 
 
 def propagated_rows(
-    part: GraphPart, x: Tensor, nodes: RequestedNodes, layers: int
+    part: GraphShard, x: Tensor, nodes: RequestedNodes, layers: int
 ) -> tuple[Tensor, Tensor]:
     """[S, D] the requested rows of ``x``, and of the sum of its 1st to K-th products.
 
@@ -103,7 +103,7 @@ class _PropagatedRows(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        part: GraphPart,
+        part: GraphShard,
         nodes: RequestedNodes,
         layers: int,
         dtype: torch.dtype,

@@ -30,7 +30,7 @@ from hasten.data.interactions.clean import stable_order
 from hasten.errors import DataError
 from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.graph.embedding_bag import embedding_bag_sums
-from hasten.ops.graph.offsets import MOST, offset_tensor, row_blocks
+from hasten.ops.graph.offsets import MAX_ENTRIES, offset_tensor, row_blocks
 from hasten.ops.graph.row_products import row_products, rows_of
 
 Path = Literal["bag", "csr", "gather"]
@@ -62,8 +62,10 @@ class SparseGraph:
 
         Raises DataError for more rows or columns than int32 numbers.
         """
-        if max(rows, columns) > MOST:
-            raise DataError(f"a graph of {max(rows, columns):,} nodes, and at most {MOST:,} fit")
+        if max(rows, columns) > MAX_ENTRIES:
+            raise DataError(
+                f"a graph of {max(rows, columns):,} nodes, and at most {MAX_ENTRIES:,} fit"
+            )
         assert np.all(row[1:] >= row[:-1]), "entries must come row by row"
         order, bounds = stable_order(column, columns), ragged_offsets(row, rows)
         offsets, offsets_t = offset_tensor(bounds), offset_tensor(ragged_offsets(column, columns))

@@ -30,7 +30,7 @@ from hasten.ops.transfer import to_device
 #: entries of a graph, above which CUDA too visits only those of the rows. An estimate, not measured
 #: on a GPU: 2^25 entries of width 64 are 8 GB that are gathered, some 5 ms, and as long as the host
 #: takes to select those of a few thousand rows
-MOST_VISITED = 1 << 25
+MAX_VISITED_ENTRIES = 1 << 25
 
 
 def spmm_rows(
@@ -112,7 +112,7 @@ def places(rows: Tensor, count: int) -> Tensor:
 
 def visits_all(graph: SparseGraph) -> bool:
     """Whether products for a few rows of this graph visit all of its entries."""
-    return graph.columns.device.type == "cuda" and len(graph) <= MOST_VISITED
+    return graph.columns.device.type == "cuda" and len(graph) <= MAX_VISITED_ENTRIES
 
 
 @dataclass(frozen=True, eq=False)

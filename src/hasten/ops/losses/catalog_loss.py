@@ -43,7 +43,7 @@ from hasten.ops.triton.choice import uses_triton
 CHUNK_BYTES_CPU = 16 << 20
 CHUNK_BYTES_DEVICE = 512 << 20
 #: if a chunk would have fewer rows of logits than this, chunk the columns instead
-_FEWEST_ROWS = 64
+_MIN_CHUNK_ROWS = 64
 #: elements of the catalog that are converted to a lower precision, and multiplied, at a time
 _ELEMENTS_PER_CONVERSION = 1 << 20
 
@@ -119,7 +119,7 @@ class _CrossEntropy(torch.autograd.Function):
         count = sum(len(block) for block in blocks) if shard is None else shard.largest
         rows = chunk_bytes // (4 * count)
         with torch.autocast(x.device.type, enabled=False):
-            if rows >= _FEWEST_ROWS or rows >= len(x):
+            if rows >= _MIN_CHUNK_ROWS or rows >= len(x):
                 loss, grads = _by_rows(x, targets, bias, blocks, rows, dtype, shard)
             else:
                 loss, grads = _by_columns(x, targets, bias, blocks, chunk_bytes, dtype, shard)

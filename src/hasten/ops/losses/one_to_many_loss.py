@@ -37,7 +37,7 @@ CHUNK_BYTES_CPU = 8 << 20
 CHUNK_BYTES_DEVICE = 256 << 20
 #: scores per piece
 _PIECE_BYTES = 4 << 20
-_FEWEST_ROWS = 64
+_MIN_CHUNK_ROWS = 64
 
 
 def one_to_many_loss(
@@ -139,8 +139,8 @@ class _Pass:
         self.share = smoothing / (total or self.count)
         self.low, self.scaled = x.to(dtype), (x * scale).to(dtype)
         self.residual_scale = residual_scale(dtype)
-        self.rows = max(_FEWEST_ROWS, chunk_bytes // (4 * self.width))
-        self.piece = min(self.rows, max(_FEWEST_ROWS, _PIECE_BYTES // (4 * self.width)))
+        self.rows = max(_MIN_CHUNK_ROWS, chunk_bytes // (4 * self.width))
+        self.piece = min(self.rows, max(_MIN_CHUNK_ROWS, _PIECE_BYTES // (4 * self.width)))
         if x.device.type != "cpu":
             self.piece = self.rows
         self.held = [torch.empty(0, dtype=self.kind, device=x.device) for _ in range(2)]

@@ -29,11 +29,11 @@ from hasten.training.capture.graph import CudaGraphs
 from hasten.training.step import OptimizerStep
 
 #: layouts of a phase: each graph takes a second to record
-MOST_LAYOUTS = 8
+MAX_LAYOUTS = 8
 #: steps of a layout before those that are timed, and timed steps of each kind
 WARM_UP, TIMED = 3, 3
 #: of the time of a step; less is within the noise of the measurement
-_LEAST_GAIN = 0.03
+_MIN_GAIN = 0.03
 
 Losses = dict[str, Tensor]
 
@@ -127,7 +127,7 @@ class StepCapture:
             return None
         key = layout(batch.inputs), stepper.phase.host_values(batch)
         held = self.layouts.get(key)
-        if held is None and len(self.layouts) < MOST_LAYOUTS:
+        if held is None and len(self.layouts) < MAX_LAYOUTS:
             held = self.layouts[key] = _Layout()
         return None if held is None or held.refused else held
 
@@ -173,7 +173,7 @@ class StepCapture:
 
     def _seed(self, batch: Batch) -> None:
         """Seed dropout as the step does: a graph reads the seed when it is replayed."""
-        (part,) = self.stepper.own_micro_batches[0]
+        (part,) = self.stepper.local_micro_batch_range[0]
         self.stepper.seed(batch, part)
 
     def _timed(self, take: Callable[[], Losses], times: list[float]) -> Losses:
@@ -186,7 +186,7 @@ class StepCapture:
 
 
 def _pays(held: _Layout) -> bool:
-    return min(held.captured) < (1 - _LEAST_GAIN) * min(held.eager)
+    return min(held.captured) < (1 - _MIN_GAIN) * min(held.eager)
 
 
 def refusal(stepper: OptimizerStep, options: TrainingOptions) -> str | None:

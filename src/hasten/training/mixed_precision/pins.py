@@ -23,7 +23,7 @@ from hasten.training.step import OptimizerStep
 #: the largest relative deviation (2-norm) of outputs and of gradients that is accepted
 OUTPUT_TOLERANCE, GRADIENT_TOLERANCE = 0.2, 0.5
 #: batches of each phase that are compared, and the most modules that are pinned
-_BATCHES, _MOST = 2, 8
+_BATCHES, _MAX_PINS = 2, 8
 _LARGEST = sys.float_info.max
 
 
@@ -218,7 +218,7 @@ def _pin_modules(
         batch = stepper.phase.plan(seed, 0, index)
         parts, tolerances = 2 * stepper.micro_batch_count, (OUTPUT_TOLERANCE, GRADIENT_TOLERANCE)
         while fault := compare(stepper, batch, model, parts, *tolerances):
-            if not fault.module or fault.module in pins.found or len(pins.found) == _MOST:
+            if not fault.module or fault.module in pins.found or len(pins.found) == _MAX_PINS:
                 return fault
             pins.pin({fault.module: fault.to_json()})
     return None

@@ -18,7 +18,7 @@ from hasten.training.optimizers.row_adam import STEPS_ON_DEVICE, RowAdam
 
 #: least rows of the table for each that is read. The operations on a row that is read move 10 times
 #: the bytes that dense Adam moves for a row (counted on a CPU, width 64)
-FEWEST = 16
+MIN_TABLE_TO_READ_RATIO = 16
 #: elements that are updated at a time when all rows are brought up to date
 _ELEMENTS = 1 << 24
 
@@ -42,8 +42,10 @@ class DeviceRowAdam(RowAdam):
     @staticmethod
     def suits(table: TableRows, options: TrainingOptions) -> bool:
         """Whether the result is that of dense Adam, and the phase reads the table by rows."""
-        few = FEWEST * min(table.at_most, len(table)) <= len(table)
-        return table.on_device is not None and RowAdam.is_exact(options) and few
+        reads_few_rows = MIN_TABLE_TO_READ_RATIO * min(table.expected_rows, len(table)) <= len(
+            table
+        )
+        return table.on_device is not None and RowAdam.is_exact(options) and reads_few_rows
 
     @property
     def pending(self) -> bool:

@@ -27,11 +27,11 @@ class JoinedRowAdam(RowAdam):
         self.tables = [table.weight, *table.others]
         assert all(a is b for a, b in zip(parameters, self.tables, strict=True)), "other parameters"
         joined = nn.Parameter(torch.cat([weight.detach() for weight in self.tables]))
-        for weight, part in zip(self.tables, self._divided(joined.detach()), strict=True):
+        for weight, part in zip(self.tables, self._split(joined.detach()), strict=True):
             weight.data = part
         super().__init__([joined], options, replace(table, weight=joined, others=()))
 
-    def _divided(self, rows: Tensor) -> Sequence[Tensor]:
+    def _split(self, rows: Tensor) -> Sequence[Tensor]:
         """The rows of each table."""
         return torch.split(rows, [len(weight) for weight in self.tables])
 
@@ -45,10 +45,10 @@ class JoinedRowAdam(RowAdam):
         state: dict[str, Tensor] = {}
         for key, value in joined.items():
             field = key.partition(".")[2]
-            parts = self._divided(value) if field in ROW_FIELDS else [value] * len(self.tables)
+            parts = self._split(value) if field in ROW_FIELDS else [value] * len(self.tables)
             state.update({f"{number}.{field}": part for number, part in enumerate(parts)})
         (weight,) = weights.values()
-        return state, dict(zip(self.tables, self._divided(weight), strict=True))
+        return state, dict(zip(self.tables, self._split(weight), strict=True))
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         joined: dict[str, Tensor] = {}

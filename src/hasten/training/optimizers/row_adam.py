@@ -21,7 +21,7 @@ from hasten.training.optimizers.adam import PENDING, PhaseAdam, fields_by_number
 from hasten.training.optimizers.missed_steps import MissedSteps
 
 #: the table must have at least so many times the rows that a step reads: else dense Adam is faster
-FEWEST = 4
+MIN_TABLE_TO_READ_RATIO = 4
 #: rows updated at a time by a flush
 _ROWS = 1 << 13
 #: a field that only the optimizer of a GPU has
@@ -63,8 +63,10 @@ class RowAdam(PhaseAdam):
     @staticmethod
     def suits(table: TableRows, options: TrainingOptions) -> bool:
         """Whether the result is that of dense Adam and costs less: few rows a step."""
-        few = FEWEST * min(table.at_most, len(table)) <= len(table)
-        return RowAdam.is_exact(options) and few
+        reads_few_rows = MIN_TABLE_TO_READ_RATIO * min(table.expected_rows, len(table)) <= len(
+            table
+        )
+        return RowAdam.is_exact(options) and reads_few_rows
 
     @staticmethod
     def is_exact(options: TrainingOptions) -> bool:

@@ -1,1 +1,1 @@
-"""Embedding tables divided over processes, and checkpoints that hold them whole."""
+"""Embedding tables sharded over processes, and checkpoints that hold them whole."""

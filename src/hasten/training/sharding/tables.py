@@ -1,4 +1,4 @@
-"""Embedding tables whose rows are divided over the processes (``training.shard_tables``).
+"""Embedding tables whose rows are sharded over the processes (``training.shard_tables``).
 
 Each process holds the weights and Adam's moments of its rows. Checkpoints hold whole tables, so a
 run resumes on any number of processes.
@@ -29,7 +29,7 @@ from hasten.training.optimizers.row_adam import ROW_FIELDS, RowAdam
 
 #: with ``auto``: the largest part of a machine's memory that whole tables of all its processes may
 #: take, with their moments
-_MOST = 0.5
+_MAX_MEMORY_SHARE = 0.5
 
 
 @dataclass(frozen=True)
@@ -128,20 +128,20 @@ def shard_tables(
         return ShardedTables()
     size = sum(weight.numel() * weight.element_size() for weight in _weights(phases))
     needed = size * COPIES_WITH_ADAM * processes.local_world
-    few = chosen == "auto" and needed <= _MOST * memory_bytes()
+    few = chosen == "auto" and needed <= _MAX_MEMORY_SHARE * memory_bytes()
     if processes.world == 1 or few:
         return ShardedTables()
     return divide_tables(model, phases, processes)
 
 
 def divide_tables(model: nn.Module, phases: Sequence[Phase], processes: Processes) -> ShardedTables:
-    """Divide the rows of tables that can be divided (:func:`why_not`), even if one has them all."""
+    """Shard the rows of tables that can be sharded (:func:`why_not`), even if one has them all."""
     on_host = processes.device.type == "cpu"
     tables = {m.weight: m for m in model.modules() if isinstance(m, EmbeddingTable)}
-    read, weights = [phase.table or phase.divisible for phase in phases], _weights(phases)
+    read, weights = [phase.table or phase.shardable for phase in phases], _weights(phases)
     for weight in weights:
         if not isinstance(tables[weight], ShardedTable):  # else built so
-            ShardedTable.divide(tables[weight], RowShard(processes, len(weight)))
+            ShardedTable.shard_weight(tables[weight], RowShard(processes, len(weight)))
     parameters = {weight: _shard_of(tables[weight]) for weight in weights}
     vectors: dict[nn.Parameter, RowShard] = {}
     for rows in (each for each in read if each is not None and each.beside):
@@ -157,9 +157,11 @@ def divide_tables(model: nn.Module, phases: Sequence[Phase], processes: Processe
         shards = [parameters[weight] for weight in table.weights]
         rows_held = JoinedRows(shards) if table.others else shards[0]
         # each process asks for the rows of its own examples, however few a step reads
-        at_most = max(table.at_most, MANY_ROWS)
+        expected_rows = max(table.expected_rows, MANY_ROWS)
         on_device = None if on_host else phase.on_device
-        phase.shard(replace(table, shard=rows_held, at_most=at_most, on_device=on_device))
+        phase.shard(
+            replace(table, shard=rows_held, expected_rows=expected_rows, on_device=on_device)
+        )
     counts = [each.candidates for each in read if each is not None and each.candidates is not None]
     computed = RowShard(processes, counts[0]) if counts else None
     return ShardedTables(parameters, sharded_tensors(model, phases), computed)
@@ -167,7 +169,7 @@ def divide_tables(model: nn.Module, phases: Sequence[Phase], processes: Processe
 
 def _weights(phases: Sequence[Phase]) -> list[nn.Parameter]:
     """The tables that the phases read by rows."""
-    read = (phase.table or phase.divisible for phase in phases)
+    read = (phase.table or phase.shardable for phase in phases)
     return list(dict.fromkeys(w for each in read if each is not None for w in each.weights))
 
 
@@ -207,7 +209,7 @@ def why_not(
     if reason is not None:
         return reason
     for phase in phases:
-        table = phase.table or phase.divisible
+        table = phase.table or phase.shardable
         if table is None or not all(weight in tables for weight in table.weights):
             return (
                 f"each step of the phase {phase.name} reads whole tables; losses that need only "

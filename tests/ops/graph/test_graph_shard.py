@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from hasten.distributed.row_shard import RowShard
-from hasten.ops.graph import graph_part
+from hasten.ops.graph import graph_shard
 from hasten.ops.graph.bipartite import Bipartite
 from hasten.ops.graph.csr import CSR
-from hasten.ops.graph.graph_part import GraphPart, column_blocks
+from hasten.ops.graph.graph_shard import GraphShard, column_blocks
 
 #: users without items, and items without users
 PAIRS = CSR(np.array([0, 3, 3, 5, 9, 10, 10]), np.array([0, 4, 6, 1, 4, 0, 2, 4, 6, 6]))
@@ -25,24 +25,24 @@ def shard(rank: int, world: int, total: int = NODES) -> RowShard:
 
 @pytest.mark.parametrize(("rank", "world"), [(0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3)])
 def test_the_part_of_pairs_has_the_rows_of_the_whole_graph(rank, world):
-    whole = Bipartite.build(PAIRS, ITEMS, "symmetric").whole.to(torch.empty(0))
+    whole = Bipartite.build(PAIRS, ITEMS, "symmetric").adjacency.to(torch.empty(0))
     own = shard(rank, world)
-    part = GraphPart.of_pairs(own, PAIRS, ITEMS, torch.empty(0))
-    offsets = whole.graph.offsets[own.first : own.stop + 1]
+    part = GraphShard.of_pairs(own, PAIRS, ITEMS, torch.empty(0))
+    offsets = whole.structure.offsets[own.first : own.stop + 1]
     some = slice(int(offsets[0]), int(offsets[-1]))
     assert part.transposed is part.rows
     assert torch.equal(part.rows.offsets, offsets - offsets[0])
-    assert torch.equal(part.rows.columns, whole.graph.columns[some])
+    assert torch.equal(part.rows.columns, whole.structure.columns[some])
     assert torch.equal(part.rows.values, whole.weights.values[some])
 
 
 @pytest.mark.parametrize(("rank", "world"), [(0, 2), (1, 2), (1, 3)])
 def test_the_part_of_edges_has_rows_of_the_graph_and_of_its_transpose(rank, world):
-    whole = Bipartite.build(PAIRS, ITEMS, "mean").whole.graph
+    whole = Bipartite.build(PAIRS, ITEMS, "mean").adjacency.structure
     values = torch.rand(len(whole))
     own = shard(rank, world)
     row, column = whole.rows.numpy(), whole.host_columns.long().numpy()
-    part = GraphPart.of_edges(own, row, column, values)
+    part = GraphShard.of_edges(own, row, column, values)
     weights = whole.weigh(values)
     sides = (
         (part.rows, whole.offsets, whole.columns, weights.values),
@@ -63,7 +63,7 @@ def test_the_part_of_edges_has_rows_of_the_graph_and_of_its_transpose(rank, worl
     [(1, [3, 3, 3, 1]), (200, [4, 4, 2]), (250, [5, 5]), (10_000, [10])],
 )
 def test_gathered_columns_are_bounded(size, widths, monkeypatch):
-    monkeypatch.setattr(graph_part, "BUFFER_BYTES", size)
+    monkeypatch.setattr(graph_shard, "BUFFER_BYTES", size)
     blocks = column_blocks(shard(0, 3, 12), torch.empty(4, 10))
     assert [block.stop - block.start for block in blocks] == widths
     assert [block.start for block in blocks] == [0, *np.cumsum(widths)[:-1]]
@@ -71,6 +71,6 @@ def test_gathered_columns_are_bounded(size, widths, monkeypatch):
 
 
 def test_at_least_one_column_is_gathered(monkeypatch):
-    monkeypatch.setattr(graph_part, "BUFFER_BYTES", 1)
+    monkeypatch.setattr(graph_shard, "BUFFER_BYTES", 1)
     blocks = column_blocks(shard(0, 12, 12), torch.empty(1, 2))
     assert [(block.start, block.stop) for block in blocks] == [(0, 1), (1, 2)]

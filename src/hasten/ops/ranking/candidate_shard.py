@@ -31,7 +31,7 @@ class _Shifted:
 
 
 @dataclass(frozen=True)
-class CandidatePart:
+class CandidateShard:
     """The candidates ``first`` ... ``stop - 1``, which this process holds.
 
     sum_: sums a tensor over all processes, in place. All processes rank the same queries in the

@@ -52,7 +52,7 @@ class Entries:
 
 
 @dataclass(frozen=True, eq=False)
-class GraphPart:
+class GraphShard:
     """The rows of a matrix [N, N] of one process.
 
     shard: of the nodes. rows: of the matrix. transposed: of its transpose; the same object if the
@@ -66,9 +66,9 @@ class GraphPart:
     transposed: Entries
     edges: Shard | None = None
     order_t: Tensor | None = None
-    on_host: GraphPart | None = None
+    on_host: GraphShard | None = None
 
-    def to(self, device: torch.device) -> GraphPart:
+    def to(self, device: torch.device) -> GraphShard:
         """The same part for products on a device."""
         if device.type == "cpu":
             return self
@@ -77,11 +77,11 @@ class GraphPart:
         return replace(self, rows=rows, transposed=transposed, order_t=order_t, on_host=self)
 
     @classmethod
-    def of_edges(cls, shard: Shard, row: Int64, column: Int64, values: Tensor) -> GraphPart:
+    def of_edges(cls, shard: Shard, row: Int64, column: Int64, values: Tensor) -> GraphShard:
         """From all entries [E] of the matrix, sorted by row."""
         first, stop, count = shard.first, shard.stop, shard.stop - shard.first
         bounds = np.searchsorted(row, shard.bounds)
-        edges = shard.divide(len(row), tuple(map(int, bounds)))
+        edges = shard.of_rows(len(row), tuple(map(int, bounds)))
         held = slice(edges.first, edges.stop)
         rows = Entries.build(row[held] - first, column[held], values[held].clone(), count)
         number = np.flatnonzero((column >= first) & (column < stop))
@@ -91,7 +91,7 @@ class GraphPart:
         return cls(shard, rows, Entries.build(*of_transpose, count), edges, order_t)
 
     @classmethod
-    def of_pairs(cls, shard: Shard, pairs: CSR, items: int, like: Tensor) -> GraphPart:
+    def of_pairs(cls, shard: Shard, pairs: CSR, items: int, like: Tensor) -> GraphShard:
         """The ``symmetric`` graph of :class:`.Bipartite`, without the rows of other processes.
 
         pairs: the distinct items of each user. like: of the type of the values.
@@ -114,13 +114,13 @@ class GraphPart:
         rows = Entries.build(row - first, column, values.to(like), stop - first)
         return cls(shard, rows, rows)
 
-    def weigh(self, values: Tensor) -> GraphPart:
+    def weigh(self, values: Tensor) -> GraphShard:
         """With other values [E'] of the entries of these rows. A collective."""
         assert self.edges is not None
         assert self.order_t is not None
         values = values.to(self.order_t.device)
         of_transpose = values.new_empty(len(self.order_t))
-        for start, some in self.edges.parts(values):
+        for start, some in self.edges.rows_by_rank(values):
             inside = (self.order_t >= start) & (self.order_t < start + len(some))
             of_transpose[inside] = some.index_select(0, self.order_t[inside] - start)
         rows = replace(self.rows, values=values)
