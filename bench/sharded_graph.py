@@ -123,7 +123,7 @@ def measured(options: argparse.Namespace, processes: Processes, scratch: Path) -
     with counted() as given:
         evaluation = evaluate_task(model, task, config, processes, shard=tables.shard)
     validated = memory("VmHWM") - before
-    part, table = getattr(model, "part", None), model.nodes.weight
+    part, table = getattr(model, "graph_shard", None), model.nodes.weight
     blocks = [] if part is None else column_blocks(part.shard, table)
     return {
         "processes": processes.world,
