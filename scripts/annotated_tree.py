@@ -1,4 +1,4 @@
-"""Write the annotated source trees of README.md and docs/architecture.md from the docstrings.
+"""Write the annotated source trees of README.md and docs/source-tree.md from the docstrings.
 
 python -m scripts.annotated_tree [--check]
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "hasten"
 #: page -> whether its tree lists the modules of packages too
-PAGES = {ROOT / "README.md": False, ROOT / "docs" / "architecture.md": True}
+PAGES = {ROOT / "README.md": False, ROOT / "docs" / "source-tree.md": True}
 _TREE = re.compile(r"(<!-- tree: written by make docs -->\n).*?(<!-- end of tree -->\n)", re.DOTALL)
 
 

@@ -198,9 +198,9 @@ def build_model(
 ) -> Model:
     """Build the model; its initial weights depend only on the seed.
 
-    for_training: whether the memory must also hold what its training needs. processes: with
-    ``training.shard_tables=always``, each makes only its rows of the tables that are sharded.
-    Raises HastenError if the memory cannot hold it.
+    for_training: also require memory for gradients and optimizer state. processes: with
+    ``training.shard_tables=always``, each process creates only its rows of the sharded tables.
+    Raises HastenError if there is too little memory.
     """
     kind = load_model(config.model.name)
     trains_on_cpu = for_training and device.type == "cpu" and Supports.of(kind).gradient_steps
@@ -231,8 +231,9 @@ def evaluate_task(
 ) -> Evaluation:
     """Evaluate the model; each process ranks its share of the queries.
 
-    memory_retry: as of :func:`hasten.evaluation.ranker.evaluate`; afterwards all processes have the
-    same. shard: the candidates that this process holds; it then ranks them for all queries.
+    memory_retry: see :func:`hasten.evaluation.ranker.evaluate`; its number of rows is the same in
+    all processes afterwards. shard: with sharded tables, the candidates that this process holds. It
+    then scores these candidates for all queries, instead of all candidates for some queries.
     """
     metrics, merge = config.evaluation.metrics, partial(merged_ranks, processes)
     if shard is None:
@@ -264,7 +265,7 @@ def _any(processes: Processes, stop: Callable[[], bool]) -> bool:
 def load_weights(model: nn.Module, checkpoint: Checkpoint) -> None:
     """Load the weights of a checkpoint. Raises CheckpointError if they do not fit the model."""
     weights = checkpoint.tensors["weights"]
-    try:  # a model may change the shapes of its buffers while it loads
+    try:  # not checked before: a model may change the shapes of its buffers while it loads
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise CheckpointError(

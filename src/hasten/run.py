@@ -61,13 +61,13 @@ def train(
     overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Summary:
-    """Train a model as configured, in a new run folder; ``table`` replaces ``data.path``.
+    """Train a model in a new run folder; return the summary of the run.
 
-    plan: predicted memory and time, stored in the run folder. overwrite: delete the run that
-    ``config.out`` holds. callbacks: called after each epoch.
-    refit: then train a second run from scratch on train + validation, in the subfolder ``refit``,
-    for the number of epochs that validation selected, and return its summary. Skipped if
-    ``max_time`` ended the first run.
+    table: the data, in the place of the file ``data.path``. resume_auto: resume the run in
+    ``config.out`` if there is one. plan: predicted memory and time, stored in the run folder.
+    overwrite: delete the run in ``config.out``. callbacks: called after each epoch.
+    refit: then train a second run on train + validation, in the subfolder ``refit``, for the best
+    number of epochs; return its summary. Skipped if ``max_time`` ended the first run.
     """
     if table is None:
         config = with_builtin_sample(config)
@@ -87,7 +87,7 @@ def train(
                 first_summary = _train_new(
                     processes, config, table, quiet, start_time, refit, plan, overwrite, callbacks
                 )
-            elif refit and existing.name == _REFIT:  # restarted within the second run
+            elif refit and existing.name == _REFIT:  # restarted by torchrun in the refit
                 first_folder = RunFolder(existing.parent, None)
                 first_summary = Summary.from_json(
                     processes.run_on_rank0(lambda: first_folder.read_json("metrics.json"))
@@ -112,7 +112,7 @@ def train(
 
 @contextmanager
 def _advise_refit() -> Iterator[None]:
-    """Correct the advice of an interrupted first run: ``hasten resume`` would not refit."""
+    """Correct the message of an interrupted run: ``hasten resume`` would not refit afterwards."""
     try:
         yield
     except Interrupted as error:
@@ -128,7 +128,7 @@ def _refit(
     first_summary: Summary,
     plan: Mapping[str, Any] | None,
 ) -> Summary:
-    """Retrain on train + validation for the selected number of epochs, or resume such a run."""
+    """Train, or resume, the second run, on train + validation for the best number of epochs."""
     start_time, folder = time.perf_counter(), first_summary.run / _REFIT
     if processes.run_on_rank0(lambda: RunFolder.holds_run(folder)):
         summary = _resume(processes, folder, None, {}, quiet, start_time)
@@ -150,10 +150,10 @@ def _refit(
 
 
 def _existing_run(processes: Processes, out: Path | None, resume_auto: bool) -> Path | None:
-    """The run folder to resume, or None.
+    """The run folder to resume, or None to start a new run.
 
-    After a restart by torchrun: the run that this job created. With ``--resume auto``: ``--out``
-    if it holds a run.
+    After torchrun has restarted the processes, it is the run that they created before. With
+    ``--resume auto``, it is ``--out``, if it holds a run.
     """
 
     def find() -> str | None:
@@ -176,7 +176,7 @@ def _train_new(
     overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Summary:
-    """Train a new run. refit: a refit follows, so require a validation part."""
+    """Train a new run. refit: a refit follows, so the data must have a validation part."""
     device = processes.device.type
     with new_run(processes, config, table, quiet, start_time, refit, plan, overwrite) as setup:
         path = setup.folder.path
@@ -201,8 +201,8 @@ def resume(
 ) -> Summary:
     """Resume a run from its newest valid checkpoint or a named one.
 
-    out: resume a copy of the run in this new folder; None: resume in place. until: stop after this
-    epoch, with the learning rates of the complete schedule. callbacks: called after each epoch.
+    out: resume a copy of the run in this new folder. changes: new values of options. until: stop
+    after this epoch; the learning rates do not change. callbacks: called after each epoch.
     """
     options: dict[str, Any] = {"until": until, "callbacks": callbacks}
     tune_process()
@@ -210,8 +210,8 @@ def resume(
     RunFolder.open(run, lock=False)  # raises if it is not a run folder
     config = with_changes(load_config(run / "config.yaml"), changes or {})
     with Processes.join(config.device, config.distributed) as processes:
-        # after a restart by the launcher the run (or its copy) may have newer checkpoints than the
-        # requested one: use its newest
+        # The requested checkpoint is for the first start. After torchrun has restarted the
+        # processes, continue from the newest checkpoint, which may be a later one
         restarted = processes.restarts > 0 and processes.load_job_state("run") == str(out or run)
         if out is not None:
             if not restarted:
@@ -242,12 +242,12 @@ def _resume(
     until: int | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Summary:
-    """Resume a run, in a process group that has been joined.
+    """Resume a run; the arguments are those of :func:`resume`.
 
-    requested: the configuration and table of ``--resume auto``, whose data must be those of the
-    run.
+    requested: with ``--resume auto``, the configuration and table of the command. Raises if their
+    data differ from those of the run.
     """
-    locked: list[RunFolder] = []  # on rank 0 only
+    locked: list[RunFolder] = []  # the locked folder on rank 0, empty on the others
     warnings: list[str] = []
 
     def choose() -> Checkpoint | None:
@@ -279,7 +279,7 @@ def _resume(
         checkpoint = shared_checkpoint(processes, choose, shards)
         if checkpoint is None:
             apply_initial_weights(model, initial_checkpoint(processes, config), dataset)
-            phases = model.phases(of_phases, config.training)  # they may read the weights
+            phases = model.phases(of_phases, config.training)  # may compute from the weights
         changed = processes.run_on_rank0(lambda: changed_options(run, checkpoint, saved, config))
         tasks = ranking_tasks(dataset, config)
         setup = RunSetup(
@@ -294,7 +294,7 @@ def _run(
 ) -> Summary:
     """Train from the checkpoint, or from the beginning; write and return the summary."""
     with open_run(setup, checkpoint, warnings) as training:
-        if warnings is not None:  # resumed: after metrics.jsonl has recorded the changes
+        if warnings is not None:  # resumed; open_run has recorded the changed options
             write = setup.folder.write_config
             setup.processes.run_on_rank0(lambda: write(setup.resolved.config))
         return training.summarize(training.trainer.run(setup.until))

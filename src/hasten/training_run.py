@@ -54,7 +54,7 @@ class RunSetup:
     folder: RunFolder
     quiet: bool
     start_time: float
-    #: stop after this epoch, as at the end of ``max_time``
+    #: stop after this epoch; None: after ``training.epochs``
     until: int | None = None
     callbacks: Sequence[Callback] = ()  #: called after each epoch
     changed: Mapping[str, Any] = field(default_factory=dict)  #: options that resuming changed
@@ -69,7 +69,7 @@ def open_run(
     checkpoint: to continue from; None: train from the beginning. warnings: None for a new run.
     """
     processes, folder, config = setup.processes, setup.folder, setup.resolved.config
-    # a run without a checkpoint starts again and keeps none of its records (step -1)
+    # the last step whose records are kept: None in a new run, -1 in a run without a checkpoint
     resume_step = None if warnings is None else -1
     if checkpoint is not None:
         resume_step = last_kept_step(checkpoint)

@@ -30,7 +30,8 @@ class TrainCommand(options.Command):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         (model,) = (parameter for parameter in self.params if parameter.name == "model")
-        cast(Any, model).help = _summaries(model_entries())  # reads the installed packages: slow
+        # not at import: model_entries() reads the metadata of all installed packages, which is slow
+        cast(Any, model).help = _summaries(model_entries())
         super().format_help(ctx, formatter)
         if (model_class := _named_model(ctx)) is None:
             return
@@ -47,7 +48,10 @@ class TrainCommand(options.Command):
         output.show_rows(rows[1:], _HELP_COLUMNS, longest=300)  # without the model's name
 
     def hint(self, option: str, context: Any) -> str:
-        """Suggest the option for a configuration key or for another library's name of an option."""
+        """The end of the error message for an unknown option: which option was probably meant.
+
+        It may be a configuration key (``training.lr``) or the name in another library.
+        """
         from hasten.config_loading.build import as_option  # noqa: PLC0415 - brings pydantic
         from hasten.config_loading.keys import known_keys, matching_key  # noqa: PLC0415 - as above
         from hasten.config_loading.spellings import ADVICE, OTHER_NAMES, normalized_name  # noqa: PLC0415

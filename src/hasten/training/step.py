@@ -1,8 +1,9 @@
 """One optimizer step: micro-batches, backward, all-reduce, non-finite check, clipping, update.
 
 The loss is the sum over terms of ``weight * numerator / denominator``; a term's ``multiplier`` is
-``weight / denominator``. Denominators are global, so the gradients of micro-batches (and of
-processes) add up to the gradient of the whole batch.
+``weight / denominator``. Denominators are counts over the global batch, so the gradients of
+micro-batches and of processes add up. RowAdam (:mod:`.optimizers.row_adam`) is Adam for a table of
+which a step reads few rows.
 """
 
 from __future__ import annotations
@@ -57,18 +58,17 @@ class OptimizerStep:
         self.tf32 = uses_tf32(options.matmul, device)
         self.prefetcher = None if device.type == "cpu" else Prefetcher(phase, device)
         self.all_reduce = GradientAllReduce(processes) if processes and processes.joined else None
-        # each process gathers the rows that any process reads: the phase gets them by ``union``
+        # with RowAdam, each process gathers all rows that any process reads: ``union`` finds them
         if self.all_reduce is not None and self.optimizer.gathers:
             phase.union = self.all_reduce.union_for_batches()
         #: ControlFlags of the last step, summed over all processes; None without a process group
         self.summed_control_flags: Tensor | None = None
         self.micro_batch_count = options.accumulate  # of a step, in this process
-        #: whether the micro-batches of the last step shared the result of Phase.encode: if memory
-        #: runs out, the error then says that more micro-batches do not help
+        #: whether micro-batches share the result of Phase.encode: more do not reduce its memory
         self.shares_encoding = False
-        #: called instead of :meth:`eager`, if set: records the step as a CUDA graph and replays it
+        #: if set, called instead of :meth:`eager`: captures the step in a CUDA graph, replays it
         self.replay: Callable[[Batch, Sequence[float]], dict[str, Tensor]] | None = None
-        #: skip a step that runs out of memory (:mod:`.memory_recovery` repeats it), or raise
+        #: skip a step that runs out of memory, for :mod:`.memory_recovery` to repeat it; else raise
         self.skips_when_out_of_memory = False
         #: called after the backward pass: raises MemoryError if the run exceeds its memory budget
         self.check_memory: Callable[[], None] = lambda: None
@@ -95,13 +95,13 @@ class OptimizerStep:
         self.optimizer.set_rate(lr)
         losses = (self.replay or self.eager)(batch, control_flags)
         if losses and batch.index == self.phase.steps() - 1:
-            # RowAdam postpones the updates of a row until it is next read. Those left after an
-            # epoch are applied here: in ``eager``, a CUDA graph would repeat them in every step
+            # RowAdam postpones updates of a row until it is next read. Apply the rest at the end,
+            # but not in ``eager``, which a CUDA graph replays in every step
             self.optimizer.flush()
         return losses
 
     def eager(self, batch: Batch, control_flags: Sequence[float] = ()) -> dict[str, Tensor]:
-        """Take the step with the learning rate that is set, on this process's micro-batches."""
+        """Take the step operation by operation; the learning rate is already set."""
         batch = local_batch(self.phase, batch, *self.local_micro_batch_range)  # ids stay global
         self.zero_grad()
         losses = self.try_accumulate(batch)
@@ -112,7 +112,7 @@ class OptimizerStep:
             tensors, buffers = self.optimizer.to_sum, self.phase.buffers_to_sum()
             rows = touched_rows(self.phase.table, tensors, batch, self.all_reduce.union)
             losses, summed_flags = self.all_reduce(tensors, losses, flags, buffers, rows)
-            self.optimizer.add_rows()  # adds gradients of rows to those of tables
+            self.optimizer.add_rows()  # add the gradients of rows to those of whole tables
             self.summed_control_flags, self.summed_failures = summed_flags[:-1], summed_flags[-1:]
         self.precision.unscale(self.optimizer)
         norm = self.optimizer.gradient_norm()
@@ -140,7 +140,7 @@ class OptimizerStep:
         """Run :meth:`accumulate`, and set missing gradients to zero.
 
         Returns {} if memory runs out, or ran out in an earlier step that is not yet repeated. With
-        several processes it then sets one gradient to NaN, which the all-reduce spreads: all skip.
+        several processes, it sets one gradient to NaN: after the all-reduce all skip the step.
         """
         if self.out_of_memory is None:
             try:
@@ -155,7 +155,7 @@ class OptimizerStep:
                 if not self.skips_when_out_of_memory or not is_out_of_memory(error):
                     raise
                 self.out_of_memory = batch.index, first_line(error)
-            # outside of the handler: the error holds the tensors of the failed attempt
+            # not in the except block: there the error keeps the tensors of the failed step alive
             self.zero_grad()
             release_memory(self.device)
         if not self.is_single_process:
@@ -184,12 +184,12 @@ class OptimizerStep:
         """Accumulate the gradients over the micro-batches; return the detached losses by name."""
         losses: dict[str, Tensor] = {}
         micro_batches = batch.micro_batches(*self.local_micro_batch_range, self.phase.collective)
-        # [0] for encode, [1:] for the micro-batches: copied to the GPU by the prefetcher, or below;
-        # on a CPU None, as Phase.on_device builds them when encode and terms need them
+        # inputs[0] is for encode, inputs[1:] for the micro-batches. The prefetcher has copied them
+        # to the GPU, or they are copied below. On a CPU they are None: encode and terms build them
         inputs = batch.inputs or [None] * (1 + len(micro_batches))
         if self.device.type != "cpu" and batch.inputs is None:
             inputs = to_device(batch_inputs(self.phase, batch, micro_batches), self.device)
-        self.shares_encoding = True  # stays so if encode runs out of memory
+        self.shares_encoding = True  # if encode itself runs out of memory
         if self.phase.one_seed_per_step:
             self.seed(batch, micro_batches[0][0])
         encoded, leaves = self.encode(replace(batch, inputs=inputs[0]))
@@ -200,7 +200,7 @@ class OptimizerStep:
             with self.precision.autocast():
                 terms = self.phase.terms(leaves, replace(batch, inputs=micro_inputs), ids)
             self.backward(terms, losses)
-        # on rank 0 only: gradients are summed over ranks, so these terms would be multiplied
+        # on rank 0 only: the all-reduce sums gradients, so each rank would add these terms again
         if self.data_parallel.rank == 0:
             with self.precision.autocast():
                 terms = self.phase.regularizers(leaves, batch)
@@ -221,10 +221,10 @@ class OptimizerStep:
         return self.prefetcher.take(BatchRequest(seed, epoch, index, *self.local_micro_batch_range))
 
     def encode(self, batch: Batch) -> tuple[Encoded, Encoded]:
-        """The result of Phase.encode, and its detached leaves, which accumulate the gradients."""
-        rows = self.optimizer.gather_rows(batch)  # of RowAdam's table; None: encode reads them
+        """The result of Phase.encode, and its detached copies, where gradients accumulate."""
+        rows = self.optimizer.gather_rows(batch)  # RowAdam only; otherwise None
         if rows is not None:
-            self.phase.start_step()  # encode, which would call it, is not called
+            self.phase.start_step()  # usually called by encode
             return (rows,), (rows,)
         with self.precision.autocast():
             encoded = self.phase.encode(batch)
@@ -244,7 +244,7 @@ class OptimizerStep:
 
     def backward_encoded(self, encoded: Encoded, leaves: Encoded) -> None:
         """One backward pass through the encoder, from the gradients accumulated at its outputs."""
-        # rows gathered by the optimizer are their own leaves: there is no encoder behind them
+        # rows that RowAdam gathered have no encoder: tensor and leaf are the same
         pairs = [
             (t, leaf.grad)
             for t, leaf in zip(encoded, leaves, strict=True)
@@ -258,7 +258,7 @@ class OptimizerStep:
         max_norm, norm_type = self.options.clip_norm, float(self.options.clip_norm_type)
         if max_norm is not None:
             norm = norm if norm_type == 2 else self.optimizer.gradient_norm(norm_type)
-            # with RowAdam: the rows that the batch reads, in the place of the whole table
+            # of a RowAdam table, these are the rows that the batch reads
             torch.nn.utils.clip_grads_with_norm_(self.optimizer.parameters, max_norm, norm)
 
     def try_update(self, found_inf: Tensor) -> None:

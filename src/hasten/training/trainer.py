@@ -36,7 +36,7 @@ from hasten.training.state import TrainingState
 from hasten.training.step import DataParallelRank, OptimizerStep
 from hasten.training.weight_average import WeightAverage
 
-#: steps between host synchronizations, on a CPU (where they are free) and on other devices
+#: steps between reads of losses, which wait for the device: on a CPU (no wait), on other devices
 _SYNC_INTERVAL_CPU, _SYNC_INTERVAL = 1, 25
 
 
@@ -61,7 +61,7 @@ class Trainer:
         self.folder, self.journal, self.progress = folder, journal, progress
         self.evaluate, self.processes = evaluate, processes
         options, self.device = config.training, processes.device
-        #: the tables of which each process holds some rows; none by default, or with one process
+        #: embedding tables whose rows are divided over the processes (``training.shard_tables``)
         self.sharded_tables = shard_tables(model, self.phases, options, processes)
         precision = Precision(resolve_precision(options.precision, self.device), self.device)
         shard = DataParallelRank(processes.rank, processes.world)
@@ -79,17 +79,17 @@ class Trainer:
         self.state = TrainingState(model, self.steppers, schedule, early_stopping, average)
         self.control = RunControl(config, signals, processes, callbacks)
         self.recovery = OutOfMemoryRecovery(model, self.steppers, self.state, journal, processes)
-        # pins: modules that always run in fp32; bad_steps: so many non-finite steps end the run
+        # pins: modules kept in fp32; bad_steps: non-finite steps in a row that end the run
         pins, bad_steps = self.state.pins, options.bad_steps
         self.guard = NonFiniteGuard(model, self.steppers, bad_steps, journal, processes, pins)
         if self.sharded_tables:
             self.guard.sharded = True
-            # a process that ran out of memory would leave the step while others wait for its rows
+            # a process that skipped a step for lack of memory would leave others waiting for rows
             self.recovery.disable()
         self.writer = CheckpointWriter(config, self.state, self.sharded_tables, processes)
         #: the evaluation of the best epoch; None if that was before the run was resumed
         self.best_evaluation: Evaluation | None = None
-        # a model without phases is fitted before, without steps: one epoch evaluates and saves it
+        # a model without phases is trained by Model.fit before; one epoch evaluates and saves it
         self.epochs = options.epochs if self.phases else 1
         self.last_time, self.cleanup_every = time.perf_counter(), options.cleanup_every
         self.sync_interval = _SYNC_INTERVAL_CPU if self.device.type == "cpu" else _SYNC_INTERVAL
@@ -97,7 +97,7 @@ class Trainer:
     def run(self, until: int | None = None) -> str:
         """Train until the epoch limit, early stopping, time limit or a callback; return the reason.
 
-        until: stop after this epoch at the latest; the schedule remains that of all epochs.
+        until: stop after this epoch at the latest; the learning-rate schedule does not change.
         """
         self.control.start()
         self.state.started = self.control.started
@@ -162,8 +162,8 @@ class Trainer:
             self.processes.activity = f"step {position.step + 1}, phase {phase.name}"
             flags = self.control.collect() if stepper.all_reduce else ControlFlags()
             try:
-                # A signal stops the run after the step, and at once if `stops_at_once()`:
-                # while torch.compile compiles. Several processes all stop after the same step
+                # A signal stops the run after the step. One process also stops within a step while
+                # torch.compile compiles, which can take minutes
                 stops_at_once = is_compiling if self.processes.world == 1 else (lambda: False)
                 with self.control.signals.stop_at_once(stops_at_once):
                     values = stepper(batch, state.schedule.at(position.step), flags)
@@ -176,8 +176,8 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # Steps that ran out of memory were skipped; recover repeats them. Asking others waits
-            # for the device: only at synchronizations, and where steps cannot be repeated later
+            # recover() repeats steps that were skipped for lack of memory. Asking other processes
+            # waits for the device: only if the host waits anyway, or no step can be repeated later
             last = position.index == phase.steps()
             ask_others = sync or last or state.average_due or self.is_save_due
             if self.recovery.recover(stepper, batch, ask_others):  # the position was set back
@@ -236,14 +236,14 @@ class Trainer:
             with nullcontext() if state.average is None else state.average.applied():
                 evaluation = self.evaluate()
             self.if_stopped_save_and_raise()
-            if evaluation.was_stopped:  # out of time: a resumed run begins with this evaluation
+            if evaluation.was_stopped:  # by the time limit: resuming starts with this evaluation
                 self.save()
                 return True
             self.model.train()
             totals.evaluate_seconds += evaluation.seconds
             is_best = early_stopping.update(evaluation.values[early_stopping.metric], finished)
         position.epoch, position.phase, position.index, position.step_of_epoch = finished, 0, 0, 0
-        examples_per_epoch = totals.examples // finished  # totals.examples are those of the run
+        examples_per_epoch = totals.examples // finished  # totals.examples counts the whole run
         rate = examples_per_epoch / max(totals.epoch_seconds, 1e-9)
         seconds, memory = totals.epoch_seconds, self.recovery.budget.describe_usage()
         self.report = EpochReport(
@@ -285,7 +285,7 @@ class Trainer:
         self.writer.write(folder)
 
     def finish(self) -> None:
-        """Write ``final``, and ``best`` if there was no evaluation; free gradients and caches."""
+        """Write the checkpoint ``final``; ``best`` too if there was no evaluation. Free memory."""
         self.write(self.folder.final)
         early_stopping = self.state.early_stopping
         if early_stopping.best is None:
@@ -296,5 +296,5 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue exactly where the checkpoint was written."""
         self.state.load(self.sharded_tables.own_rows(checkpoint))
-        checkpoint.tensors.clear()  # the caller holds it while the run goes on
+        checkpoint.tensors.clear()  # free memory: the caller keeps the checkpoint object
         self.recovery.restore()

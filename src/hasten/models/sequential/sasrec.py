@@ -45,9 +45,9 @@ class SASRecOptions(AttentionOptions):
         "key mask",
     )
 
-    # padding=keys needs keys and values of zero. With norm=pre they are computed from the
-    # normalized input, and the layer norm of a zero vector is its bias. With norm=query or post
-    # they are computed from the input itself
+    # padding=keys needs padding whose keys and values are zero. They are with norm=query or post,
+    # which compute them from the input itself. With norm=pre they are computed from LN(0), which is
+    # the bias of the layer norm
     @model_validator(mode="after")
     def _check_padding(self) -> SASRecOptions:
         if self.padding == "keys" and self.norm == "pre":
@@ -59,7 +59,10 @@ class SASRecOptions(AttentionOptions):
 
 
 class SASRec(AttentionModel):
-    """SASRec: item and position embeddings, and blocks of self-attention."""
+    """SASRec: item and position embeddings, and blocks of self-attention.
+
+    The item embeddings, batches, losses and scores are those of :class:`.base.SequentialModel`.
+    """
 
     name = "sasrec"
     summary = "self-attention over a user's sequence (Kang & McAuley 2018)"
@@ -70,8 +73,7 @@ class SASRec(AttentionModel):
     def __init__(self, options: SASRecOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         self.positions = EmbeddingTable(options.max_length, options.width)
-        # not in AttentionModel.__init__: initial weights are drawn in the order of creation, the
-        # embeddings of each model before the blocks
+        # after the embeddings: the initial weights depend on the order in which modules are created
         self.build_blocks()
 
     def hidden(
