@@ -58,6 +58,8 @@ How to read the tables:
   that runs only before the first step (the command line, readers, recipes) do not count.
 - Results are never replaced. Where a comparison was measured more than once, the row shows the
   newest result with enough blocks, and then the speed-ups of the others.
+- Results of 21 and 22 November that were measured with uncommitted changes have been removed,
+  except where a page cites one that was not measured again; these are marked.
 - Every measurement is a fresh process. The sides alternate on the same machine, with the same
   allocator settings, number of threads and version of PyTorch.
 - Peak memory is `VmHWM` in MiB, measured without the settings that keep freed pages.
