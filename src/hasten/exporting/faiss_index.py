@@ -17,8 +17,7 @@ from hasten.exporting.sample import Found, Sample, Search
 from hasten.inference.vectors import vectors
 from hasten.models.knowledge_graph.base import FactorizedTripleModel
 from hasten.models.typed_graph.hgt import HGT
-from hasten.models.typed_graph.self_scorer import SelfScorer
-from hasten.scoring import FactorScorer, TripleQueries
+from hasten.scoring import FactorScorer, SelfScorer, TripleQueries
 
 if TYPE_CHECKING:
     from hasten.loaded_run import LoadedRun
