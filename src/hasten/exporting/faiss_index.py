@@ -28,8 +28,8 @@ def write_faiss(loaded: LoadedRun, out: Path, sample: Sample) -> tuple[list[Path
 
     The index of a recommender holds the vectors of the items; ``users.npy`` are the queries. That
     of a knowledge graph model holds the vectors of the entities, and one more column with their
-    biases: append 1 to a query. The self-scores of HGT are not in it: a search may find the node of
-    the query itself.
+    biases: append 1 to a query. Self-scores, and ``exclude_self``, are not in it: a search may find
+    the entity of the query itself.
     """
     try:
         import faiss  # noqa: PLC0415 - optional
