@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from experiments.constant_defaults import CHANGED, CONSTANT_DEFAULTS
 from experiments.experiment import Experiment, by_recipe, seeds
-from hasten.recipes.load import recipes
+from hasten.recipes.load import Recipe, find_recipe, recipes
 
 #: the papers on Beauty take the items of the history out of the ranking
 _MASKED = "--set evaluation.mask_history=true"
@@ -231,9 +231,9 @@ def _linear() -> Iterable[Experiment]:
                 options = f"{metrics} {_FILES.get(data, '')}"
                 name = f"{model}-{data}"
                 yield from seeds(name, model, data, options, "defaults", count=1)
-    for data in ("baby", "beauty", "ml-1m", "amazon-book", "home"):
+    for data, count in (("baby", 3), ("beauty", 3), ("ml-1m", 1), ("home", 1), ("amazon-book", 1)):
         options = f"{metrics} {_FILES.get(data, '')}"
-        yield from seeds(f"lightgcn-{data}", "lightgcn", data, options, "defaults")
+        yield from seeds(f"lightgcn-{data}", "lightgcn", data, options, "defaults", count=count)
 
 
 def _typed() -> Iterable[Experiment]:
@@ -257,21 +257,22 @@ def _typed() -> Iterable[Experiment]:
         longer = f"{best} --epochs 30"
         name = f"distmult-30-{data}"
         yield from seeds(name, "distmult", data, longer, "loss", embeddings=True)
+        # as it comes: N3 and relation prediction, all answers at once
+        files = _data_options(find_recipe("distmult", f"{data}/best"))
+        name = f"complex-{data}-as-it-comes"
+        yield from seeds(name, "complex", data, files, "as-it-comes", count=1, embeddings=True)
         yield from by_recipe("degree", data, embeddings=True)
 
 
 def _defaults() -> Iterable[Experiment]:
     """Every model as it comes on the data sets of its recipes: no option but those of the files."""
     for recipe in recipes():
-        files = [
-            f"--set {k}={_joined(v)}"
-            for k, v in recipe.configuration.items()
-            if k.startswith("data.")
-        ]
-        if recipe.name == "best" and len(files) + 1 < len(recipe.configuration):
+        files = _data_options(recipe)
+        own = sum(not key.startswith("data.") for key in recipe.configuration)
+        if recipe.name == "best" and own > 1:
             model, data, usual = recipe.model, recipe.data, "as-it-comes"
             question, before = CHANGED.get((model, data), (usual, ""))
-            embeddings, given = model in ("hgt", "distmult"), " ".join(files)
+            embeddings, given = model in ("hgt", "distmult"), files
             versions = {usual: f"{given} {before}", question: given}
             for asked, options in versions.items():
                 name = f"{model}-{data}-{asked}"
@@ -280,6 +281,12 @@ def _defaults() -> Iterable[Experiment]:
     for model, data, options in CONSTANT_DEFAULTS:
         name, given = f"{model}-{data}-defaults", f"{options} {_FILES.get(data, '')}"
         yield from seeds(name, model, data, given, "defaults")
+
+
+def _data_options(recipe: Recipe) -> str:
+    """The options of a recipe that name its files and say how to read them."""
+    given = recipe.configuration.items()
+    return " ".join(f"--set {k}={_joined(v)}" for k, v in given if k.startswith("data."))
 
 
 def _joined(value: str | list[str]) -> str:

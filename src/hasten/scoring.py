@@ -17,6 +17,7 @@ from torch import Tensor
 from hasten.arrays import Int64
 from hasten.data.tables import Histories
 from hasten.ops.dense.product import product, product_plus
+from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.sharded_table import ShardedTable
 from hasten.ops.table import Table
 
@@ -82,6 +83,34 @@ class FactorScorer:
         return scores if self.query_bias is None else scores + self.query_bias[:, None]
 
 
+@dataclass(frozen=True, kw_only=True)
+class SelfScorer(FactorScorer):
+    """A FactorScorer that adds ``self_score`` [Q] to the score of a query with its own ``node``.
+
+    node: int64 [Q].
+    """
+
+    node: Tensor
+    self_score: Tensor
+
+    def block(self, start: int, stop: int) -> Tensor:
+        column = self.node - start
+        inside = (column >= 0) & (column < stop - start)
+        column = column.clamp(0, max(0, stop - start - 1))
+        scores = super().block(start, stop)
+        added = torch.where(inside, self.self_score, 0.0).to(scores.dtype)
+        return scores.scatter_add_(1, column[:, None], added[:, None])
+
+    def listed(self, ids: Tensor) -> Tensor:
+        return super().listed(ids) + self._added(ids[None])
+
+    def pairs(self, ids: Tensor) -> Tensor:
+        return super().pairs(ids) + self._added(ids)
+
+    def _added(self, ids: Tensor) -> Tensor:
+        return self.self_score[:, None] * (ids == self.node[:, None])
+
+
 class PairScorer:
     """Scores of any score function.
 
@@ -96,6 +125,26 @@ class PairScorer:
         first = self.queries[0]
         candidates = torch.arange(start, stop, device=first.device)
         return self.score(*self.queries, candidates.expand(len(first), -1))
+
+
+def with_self_score(
+    scorer: FactorScorer | PairScorer, node: Tensor, self_score: Tensor | None
+) -> Scorer:
+    """The scorer with ``self_score`` [Q] added to the score of a query with its own ``node`` [Q].
+
+    node: int64. self_score: None adds nothing.
+    """
+    if self_score is None:
+        return scorer
+    if isinstance(scorer, FactorScorer):
+        vectors, catalog, bias = scorer.vectors, scorer.catalog, scorer.query_bias
+        return SelfScorer(vectors, catalog, bias, node=node, self_score=self_score)
+    added, own, plain = self_score[:, None], node[:, None], scorer.score
+
+    def score(*queries_and_candidates: Tensor) -> Tensor:
+        return plain(*queries_and_candidates) + added * (queries_and_candidates[-1] == own)
+
+    return PairScorer(score, *scorer.queries)
 
 
 @dataclass(frozen=True)

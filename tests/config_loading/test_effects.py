@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, Literal, get_args, get_origin
 
+import numpy as np
 import pytest
 import torch
 
@@ -34,6 +35,7 @@ from hasten.runs.checkpoint import read_checkpoint
 from hasten.runs.config_text import config_text
 from hasten.runs.run_folder import RunFolder
 from hasten.runs.trackers.open import artifacts, open_trackers
+from hasten.scoring import TripleQueries
 from hasten.training import trainer as trainer_module
 from hasten.training.capture.step import capture_steps
 from hasten.training.precision import Precision, refuse_emulated_fp16, resolve_precision
@@ -105,6 +107,14 @@ def weights(config: Any) -> Any:
             step(step.phase.plan(config.seed, 0, index), schedule.at(index))
     planned = [step.phase.steps() for step in steps]
     return planned, {k: v.tolist() for k, v in model.state_dict().items()}
+
+
+def self_scores(config: Any) -> list[float]:
+    """The score of the first entity as an answer to its own queries."""
+    model, _ = built(config)
+    every = np.arange(2 * model.sizes.relations)
+    scorer = model.eval().scorer(TripleQueries(np.zeros_like(every), every))
+    return scorer.block(0, 1)[:, 0].tolist()
 
 
 def learning_rates(config: Any) -> list[float]:
@@ -520,9 +530,10 @@ def _changes_the_model(model: str, key: str) -> None:
                 if CASE[model].triples and "loss" in str(needs)
                 else {key: value},
             )
-    base = weights(configured(model, {**beside, **needs}))
+    view = self_scores if key == "model.exclude_self" else weights
+    base = view(configured(model, {**beside, **needs}))
     try:
-        changed = weights(configured(model, {**beside, **needs, key: value}))
+        changed = view(configured(model, {**beside, **needs, key: value}))
     except ConfigurationError as error:  # not with these data
         assert key in str(error)  # noqa: PT017 - else it must change the weights
     else:

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from hasten.exporting.faiss_index import with_self
-from hasten.models.typed_graph.self_scorer import SelfScorer
 from hasten.ops.table import FixedTable
-from hasten.scoring import Catalog
+from hasten.scoring import Catalog, SelfScorer
 
 
 @pytest.mark.parametrize("self_score", [-3.0, 0.0, 3.0])

@@ -45,7 +45,8 @@ def write_numpy(loaded: LoadedRun, out: Path, sample: Sample) -> tuple[list[Path
 
     items.npy and users.npy [rows, D], whose products are the scores; weights.npy [N, N] of ease;
     offsets.npy, targets.npy and weights.npy of slim and itemknn, in compressed sparse rows;
-    entities.npy, relations.npy and bias.npy of distmult and complex.
+    entities.npy, relations.npy and bias.npy of distmult and complex, and with ``exclude_self``
+    self_scores.npy.
     """
     arrays, model, dataset = arrays_of(loaded), loaded.model, loaded.dataset
     files = []
@@ -69,7 +70,11 @@ def write_numpy(loaded: LoadedRun, out: Path, sample: Sample) -> tuple[list[Path
                 query = _complex_product(heads, relations)
             else:
                 query = heads * relations
-            return best(query @ read["entities"].T + read["bias"], sample.k)
+            scores = query @ read["entities"].T + read["bias"]
+            if "self_scores" in read:
+                own = read["self_scores"][queries.relation]
+                scores[np.arange(len(rows)), queries.entity] += own
+            return best(scores, sample.k)
         history, _ = sample.histories(rows)
         if "users" in read:
             scores = read["users"][queries.user] @ read["items"].T
@@ -92,6 +97,8 @@ def arrays_of(loaded: LoadedRun) -> dict[str, Array]:
             "relations": model.relations.block(0, len(model.relations)),
             "bias": model.bias,
         }
+        if model.self_link_scores is not None:
+            tables["self_scores"] = model.self_link_scores
         return {name: table.detach().cpu().numpy() for name, table in tables.items()}
     if isinstance(model, EASE):
         return {"weights": model.weights.cpu().numpy()}

@@ -17,8 +17,7 @@ from hasten.exporting.sample import Found, Sample, Search
 from hasten.inference.vectors import vectors
 from hasten.models.knowledge_graph.base import FactorizedTripleModel
 from hasten.models.typed_graph.hgt import HGT
-from hasten.models.typed_graph.self_scorer import SelfScorer
-from hasten.scoring import FactorScorer, TripleQueries
+from hasten.scoring import FactorScorer, SelfScorer, TripleQueries
 
 if TYPE_CHECKING:
     from hasten.loaded_run import LoadedRun
@@ -29,8 +28,8 @@ def write_faiss(loaded: LoadedRun, out: Path, sample: Sample) -> tuple[list[Path
 
     The index of a recommender holds the vectors of the items; ``users.npy`` are the queries. That
     of a knowledge graph model holds the vectors of the entities, and one more column with their
-    biases: append 1 to a query. The self-scores of HGT are not in it: a search may find the node of
-    the query itself.
+    biases: append 1 to a query. Self-scores, and ``exclude_self``, are not in it: a search may find
+    the entity of the query itself.
     """
     try:
         import faiss  # noqa: PLC0415 - optional

@@ -35,7 +35,7 @@ class TripleGraph(nn.Module):
         model = self.model
         vectors = self.vectors(model.entities.rows(entity), relation)
         scores: Tensor = vectors @ model.entities.weight.T + model.bias
-        return scores
+        return with_self_scores(scores, entity, model.self_scores(relation))
 
     def vectors(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
         """[B, D] q(h, r)."""
@@ -63,9 +63,9 @@ class RotatEGraph(TripleGraph):
 
     def forward(self, entity: Tensor, relation: Tensor) -> Tensor:
         model: RotatE = self.model
-        return model.closeness(
-            model.rotated(entity, relation), model.entities.rows(self.all(model))
-        )
+        tails = model.entities.rows(self.all(model))
+        scores = model.closeness(model.rotated(entity, relation), tails)
+        return with_self_scores(scores, entity, model.self_scores(relation))
 
     def all(self, model: RotatE) -> Tensor:
         """The indices of all entities."""
@@ -96,5 +96,12 @@ class HGTGraph(nn.Module):
         scores = vectors @ self.nodes.T + self.bias.index_select(0, one_way)[:, None]
         if self.self_scores is None:
             return scores
-        itself = torch.arange(self.nodes.shape[0], device=entity.device) == entity[:, None]
-        return scores + itself * self.self_scores.index_select(0, one_way)[:, None]
+        return with_self_scores(scores, entity, self.self_scores.index_select(0, one_way))
+
+
+def with_self_scores(scores: Tensor, entity: Tensor, added: Tensor | None) -> Tensor:
+    """Scores [B, E] with ``added`` [B] on those of the entities [B] with themselves."""
+    if added is None:
+        return scores
+    itself = torch.arange(scores.shape[1], device=entity.device) == entity[:, None]
+    return scores + itself * added[:, None]

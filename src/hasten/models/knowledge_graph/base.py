@@ -23,17 +23,23 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.functional import softplus
 
-from hasten.config import ModelOptions, TrainingOptions
+from hasten.config import TrainingOptions
 from hasten.data.tables import KnowledgeGraph
 from hasten.models.interface import Model, Sizes
+from hasten.models.knowledge_graph.self_links import self_link_scores
+from hasten.models.knowledge_graph.triple_options import (  # also imported from here
+    FactorizedTripleOptions as FactorizedTripleOptions,  # noqa: PLC0414
+)
+from hasten.models.knowledge_graph.triple_options import (
+    TripleOptions as TripleOptions,  # noqa: PLC0414
+)
 from hasten.models.rows import Rows
 from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
@@ -52,52 +58,10 @@ from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.sharded_table import shardable_table
 from hasten.ops.table import EmbeddingTable, Table
 from hasten.ops.transfer import to_device
-from hasten.scoring import Catalog, FactorScorer, PairScorer, TripleQueries
+from hasten.scoring import Catalog, FactorScorer, PairScorer, TripleQueries, with_self_score
 
 METRICS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
-_SMOOTHING, _NEGATIVES = 0.1, 128
-Rate = Annotated[float, Field(ge=0, lt=1)]
-Loss = Literal["1-n", "1-n-softmax", "1vsall", "sampled"]
-LOSS_DESCRIPTION = (
-    "1-n (KvsAll): binary cross-entropy, all answers of a query at once; 1-n-softmax: softmax, all "
-    "answers at once; 1vsall: softmax, one answer; sampled: one answer and sampled negatives"
-)
-
-
-class TripleOptions(ModelOptions):
-    """Options of all knowledge graph models."""
-
-    width: int = Field(200, ge=1, description="embedding dimension D")
-    loss: Loss = Field("1-n", description=LOSS_DESCRIPTION)
-    negatives: int | None = Field(
-        None, ge=1, description="only for loss=sampled: negatives per answer; none: 128"
-    )
-
-    @model_validator(mode="after")
-    def _refuse_negatives_without_effect(self) -> TripleOptions:
-        if self.negatives is not None and self.loss != "sampled":
-            raise ValueError(f"negatives has no effect with loss={self.loss}, only with sampled")
-        return self
-
-
-class FactorizedTripleOptions(TripleOptions):
-    """Options of models with a score ``q(h, r) · e_t + b_t``."""
-
-    label_smoothing: Rate | None = Field(
-        None, description="s, not for loss=sampled: labels become (1-s) y + s/N; none: 0.1 for 1-n"
-    )
-
-    @model_validator(mode="after")
-    def _refuse_smoothing_without_effect(self) -> FactorizedTripleOptions:
-        if self.label_smoothing is not None and self.loss == "sampled":
-            raise ValueError("label_smoothing has no effect with loss=sampled, only with others")
-        return self
-
-    @property
-    def smoothing(self) -> float:
-        """The label smoothing in effect."""
-        default = _SMOOTHING if self.loss == "1-n" else 0.0
-        return default if self.label_smoothing is None else self.label_smoothing
+_NEGATIVES = 128
 
 
 class TripleModel(Model):
@@ -115,12 +79,20 @@ class TripleModel(Model):
     group = 1
     #: the names of vectors [N] of a loss over all entities
     biases_of_entities: tuple[str, ...] = ()
+    #: added to the score of an entity as an answer to its own query: float32 [2R], or None
+    self_link_scores: Tensor | None
     options: TripleOptions
 
     def __init__(self, options: TripleOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         self.entities: Table = shardable_table(sizes.entities, options.width)
         self.relations: Table = EmbeddingTable(2 * sizes.relations, options.width)
+        self.register_buffer("self_link_scores", None, persistent=False)
+
+    def attach(self, dataset: KnowledgeGraph) -> None:
+        """With ``exclude_self``, find the relations that link no entity to itself in training."""
+        if self.options.exclude_self:
+            self.self_link_scores = self_link_scores(dataset)
 
     def rows_of(self) -> Mapping[str, Rows]:
         relation_rows = Rows.of("relations", "relations")
@@ -190,7 +162,14 @@ class TripleModel(Model):
 
     def scorer(self, queries: TripleQueries) -> Scorer:
         """The scores of all entities, block by block."""
-        return PairScorer(self.scores, *self._ids(queries))
+        entity, relation = self._ids(queries)
+        scorer = PairScorer(self.scores, entity, relation)
+        return with_self_score(scorer, entity, self.self_scores(relation))
+
+    def self_scores(self, relation: Tensor) -> Tensor | None:
+        """[B] what is added to the score of an entity as an answer to its own query; None: 0."""
+        added = self.self_link_scores
+        return None if added is None else added.index_select(0, relation)
 
     def _ids(self, queries: TripleQueries) -> tuple[Tensor, Tensor]:
         ids = torch.from_numpy(queries.entity), torch.from_numpy(queries.relation)
@@ -297,4 +276,5 @@ class FactorizedTripleModel(TripleModel):
         """``q · e_t + b_t`` for all entities t."""
         entity, relation = self._ids(queries)
         vectors = self.vectors(self.entities.rows(entity), relation)
-        return FactorScorer(vectors, Catalog(self.entities, self.bias))
+        scorer = FactorScorer(vectors, Catalog(self.entities, self.bias))
+        return with_self_score(scorer, entity, self.self_scores(relation))

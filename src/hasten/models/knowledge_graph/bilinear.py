@@ -25,10 +25,9 @@ from torch.nn import functional as F
 
 from hasten.config import RunConfig
 from hasten.models.data_size import LENGTH, SMALL_GRAPH, DataSize, run_length, triple_loss
-from hasten.models.knowledge_graph.base import (
+from hasten.models.knowledge_graph.base import METRICS, FactorizedTripleModel
+from hasten.models.knowledge_graph.triple_options import (
     LOSS_DESCRIPTION,
-    METRICS,
-    FactorizedTripleModel,
     FactorizedTripleOptions,
     Loss,
     Rate,
@@ -73,6 +72,7 @@ class BilinearModel(FactorizedTripleModel):
         "model.dropout",
         "model.n3",
         "model.relation_weight",
+        "model.exclude_self",
     )
     options: BilinearOptions
 
@@ -96,6 +96,7 @@ class BilinearModel(FactorizedTripleModel):
             "model.dropout": 0.5 if small else 0.2,
             "model.n3": 0.0 if small else 0.02,
             "model.relation_weight": 0.0 if small else 1.0,
+            "model.exclude_self": True,
         }
 
     @staticmethod

@@ -32,10 +32,7 @@ from hasten.models.data_size import (
     with_weight_average,
 )
 from hasten.models.interface import Sizes
-from hasten.models.knowledge_graph.base import (
-    METRICS,
-    FactorizedTripleModel,
-)
+from hasten.models.knowledge_graph.base import METRICS, FactorizedTripleModel
 from hasten.models.knowledge_graph.batch_norm_groups import check_groups, group_sizes
 from hasten.models.knowledge_graph.conve_options import ConvEOptions, image_shape
 from hasten.models.knowledge_graph.linear_of_relu import ImageGroup, linear_of_relu
@@ -84,6 +81,7 @@ class ConvE(FactorizedTripleModel):
         "model.input_dropout",
         "model.feature_dropout",
         "model.hidden_dropout",
+        "model.exclude_self",
     )
 
     options: ConvEOptions
@@ -107,6 +105,7 @@ class ConvE(FactorizedTripleModel):
             "model.input_dropout": 0.0 if small else 0.2,
             "model.feature_dropout": 0.1 if small else 0.4,
             "model.hidden_dropout": 0.3 if small else 0.5,
+            "model.exclude_self": True,
         }
 
     def __init__(self, options: ConvEOptions, sizes: Sizes) -> None:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from hasten.models.knowledge_graph.base import FactorizedTripleOptions, Rate
+from hasten.models.knowledge_graph.triple_options import FactorizedTripleOptions, Rate
 
 #: the search for H and W would take too long above this width, which no memory holds anyway
 MAX_WIDTH = 2**40

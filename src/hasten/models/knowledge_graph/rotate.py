@@ -12,22 +12,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
+from hasten.config import RunConfig
+from hasten.models.data_size import DataSize
 from hasten.models.interface import Sizes
-from hasten.models.knowledge_graph.base import METRICS, TripleModel, TripleOptions
+from hasten.models.knowledge_graph.base import METRICS, TripleModel
 from hasten.models.knowledge_graph.complex import even_width
+from hasten.models.knowledge_graph.triple_options import TripleOptions
 from hasten.models.rows import Rows
 from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import EmbeddingTable
-from hasten.scoring import PairScorer, TripleQueries
+from hasten.scoring import PairScorer, TripleQueries, with_self_score
 
 #: numbers in the differences of queries and entities that ranking holds at once
 _DIFFERENCES = 1 << 22
@@ -66,7 +69,13 @@ class RotatE(TripleModel):
         "model.temperature": Range(0.5, 2.0),
     }
     defaults = {"lr": 3e-3, "batch_size": 256, "evaluation.metrics": METRICS}
+    defaults_from_data = ("model.exclude_self",)
     options: RotatEOptions
+
+    @classmethod
+    def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
+        """The relations that link no entity to itself are found in the data."""
+        return {"model.exclude_self": True}
 
     def __init__(self, options: RotatEOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
@@ -114,4 +123,6 @@ class RotatE(TripleModel):
                     scores[place] = self.closeness(rotated[place[0]], tails[place[1]])
             return scores
 
-        return PairScorer(score, self.rotated(*self._ids(queries)))
+        entity, relation = self._ids(queries)
+        scorer = PairScorer(score, self.rotated(entity, relation))
+        return with_self_score(scorer, entity, self.self_scores(relation))

@@ -22,13 +22,9 @@ from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import KnowledgeGraph
 from hasten.models.data_size import DataSize, triple_loss
 from hasten.models.interface import Sizes
-from hasten.models.knowledge_graph.base import (
-    METRICS,
-    FactorizedTripleModel,
-    FactorizedTripleOptions,
-    Rate,
-)
+from hasten.models.knowledge_graph.base import METRICS, FactorizedTripleModel
 from hasten.models.knowledge_graph.batch_norm_groups import check_groups, group_sizes
+from hasten.models.knowledge_graph.triple_options import FactorizedTripleOptions, Rate
 from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
@@ -69,13 +65,13 @@ class TuckER(FactorizedTripleModel):
         "model.hidden_dropout": Range(0.1, 0.6),
     }
     defaults = {"lr": 1e-3, "batch_size": 128, "evaluation.metrics": METRICS}
-    defaults_from_data = ("model.loss",)
+    defaults_from_data = ("model.loss", "model.exclude_self")
     options: TuckEROptions
 
     @classmethod
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
         """``loss=sampled`` for a graph with many entities, else ``1-n``."""
-        return {"model.loss": triple_loss(size, config, "1-n")}
+        return {"model.loss": triple_loss(size, config, "1-n"), "model.exclude_self": True}
 
     def __init__(self, options: TuckEROptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)

@@ -42,7 +42,6 @@ from hasten.models.typed_graph.hgt_options import HGTOptions, require_neighborho
 from hasten.models.typed_graph.hgt_rows import hgt_rows
 from hasten.models.typed_graph.input_rows import input_rows
 from hasten.models.typed_graph.layer_norm import Norms, norms_of_layers, typed_layer_norm
-from hasten.models.typed_graph.self_scorer import self_scorer
 from hasten.models.typed_graph.similar_nodes import contrast_of
 from hasten.objectives.base import Phase
 from hasten.objectives.link_sampling import LinkSampling
@@ -54,8 +53,9 @@ from hasten.ops.graph.edge_pairs import EdgePairs
 from hasten.ops.graph.message_graph import Hop, MessageGraph
 from hasten.ops.graph.typed_edges import TypedEdges
 from hasten.ops.ranking.scorer import Scorer
+from hasten.ops.table import FixedTable
 from hasten.ops.transfer import to_device
-from hasten.scoring import TripleQueries
+from hasten.scoring import Catalog, FactorScorer, TripleQueries, with_self_score
 
 #: nodes per block in inference
 BLOCK = 1 << 14
@@ -296,4 +296,5 @@ class HGT(Model):
             query = query * self.relations.index_select(0, relation)
         # the same for all candidates, but metrics that compare queries need it
         bias = self.bias.index_select(0, relation)
-        return self_scorer(query, vectors, bias, entity, self.self_scores(relation))
+        scorer = FactorScorer(query, Catalog(FixedTable(vectors)), bias)
+        return with_self_score(scorer, entity, self.self_scores(relation))
