@@ -41,8 +41,8 @@ def build(widths=(5, 4), **options):
 
 
 def dense(graph):
-    found = torch.zeros(graph.graph.shape, dtype=torch.float64)
-    found[graph.graph.rows, graph.graph.columns.long()] = graph.weights.values.double()
+    found = torch.zeros(graph.structure.shape, dtype=torch.float64)
+    found[graph.structure.rows, graph.structure.columns.long()] = graph.weights.values.double()
     return found
 
 
