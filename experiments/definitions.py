@@ -259,8 +259,8 @@ def _typed() -> Iterable[Experiment]:
         yield from seeds(name, "distmult", data, longer, "loss", embeddings=True)
         # as it comes: N3 and relation prediction, all answers at once
         files = _data_options(find_recipe("distmult", f"{data}/best"))
-        name = f"complex-{data}-as-it-comes"
-        yield from seeds(name, "complex", data, files, "as-it-comes", count=1, embeddings=True)
+        name = f"complex-{data}"
+        yield from seeds(name, "complex", data, files, "defaults", count=1, embeddings=True)
         yield from by_recipe("degree", data, embeddings=True)
 
 

@@ -76,7 +76,7 @@ def slowed(function, seconds, clock):
 @pytest.mark.parametrize(
     ("part", "kind", "name"),
     [
-        ("data", NextItemPhase, "sequences"),
+        ("data", NextItemPhase, "micro_batch_inputs"),
         ("forward", SASRec, "next_item_loss"),
         ("optimizer", OptimizerStep, "update"),
         ("evaluation", SASRec, "scorer"),

@@ -48,8 +48,8 @@ def build(widths=(5, 4), batch_size=6, **options):
 
 
 def dense(graph):
-    found = torch.zeros(graph.graph.shape, dtype=torch.float64)
-    found[graph.graph.rows, graph.graph.columns.long()] = graph.weights.values.double()
+    found = torch.zeros(graph.structure.shape, dtype=torch.float64)
+    found[graph.structure.rows, graph.structure.columns.long()] = graph.weights.values.double()
     return found
 
 

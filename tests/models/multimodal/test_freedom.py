@@ -41,8 +41,8 @@ def build(widths=(5, 4), **options):
 
 
 def dense(graph):
-    found = torch.zeros(graph.graph.shape, dtype=torch.float64)
-    found[graph.graph.rows, graph.graph.columns.long()] = graph.weights.values.double()
+    found = torch.zeros(graph.structure.shape, dtype=torch.float64)
+    found[graph.structure.rows, graph.structure.columns.long()] = graph.weights.values.double()
     return found
 
 
@@ -113,7 +113,7 @@ def test_pairs_are_sampled_by_their_degrees():
     weights = torch.triu(a / (degree[:, None] * degree[None]).clamp(min=1).sqrt())
     counts, draws = torch.zeros_like(a), 3000
     for epoch in range(draws):
-        graph = model._sampled(0, epoch).graph
+        graph = model._sampled(0, epoch).structure
         counts[graph.rows[0], graph.columns[0].long()] += 1
     expected = weights / weights.sum() * draws
     there = expected > 0
