@@ -54,6 +54,9 @@ How to read the table:
   validation: mean ± standard deviation over seeds. A result from fewer than three seeds is marked
   *provisional*.
 - The column *defaults* is the model trained without any option.
+- The defaults of `complex` and `conve` rank the entity of a query last
+  ([exclude_self](models/complex.md#entities-that-are-no-answers-to-themselves)); their recipes rank
+  it like any other entity, as most published results do.
 - *History masked*: items that the user already has are left out of the ranking. *History kept*:
   they are ranked too. The default of a run [depends on the data](evaluation.md).
 - Among the recipes of one data set, the one with the best validation metric when it was chosen is
