@@ -25,6 +25,10 @@ _UNTRAINED = (
 )
 
 
+#: the other libraries rank the entity of the query too
+_RANKS_ALL = {"model.exclude_self": "false"}
+
+
 def _tables(weights: Weights) -> list[Table]:
     return [
         Table("entities", len(weights[_ENTITIES])),
@@ -33,7 +37,7 @@ def _tables(weights: Weights) -> list[Table]:
 
 
 def _width(weights: Weights) -> dict[str, Any]:
-    return {"model.width": weights[_ENTITIES].shape[1]}
+    return {"model.width": weights[_ENTITIES].shape[1], **_RANKS_ALL}
 
 
 def _distmult(
@@ -98,6 +102,7 @@ def _conve_settings(weights: Weights) -> dict[str, Any]:
         "model.width": _role(weights, "entities").shape[1],
         "model.channels": len(filters),
         "model.kernel": filters.shape[-1],
+        **_RANKS_ALL,
     }
 
 
