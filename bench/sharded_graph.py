@@ -114,7 +114,7 @@ def measured(options: argparse.Namespace, processes: Processes, scratch: Path) -
         sent |= {"end of an epoch": given} if given else {}
         held = [value for state in step.optimizer.state.values() for value in state.values()]
         if isinstance(step.optimizer, RowAdam):
-            held += [step.optimizer.first, step.optimizer.second, step.optimizer.after]
+            held += [step.optimizer.first, step.optimizer.second, step.optimizer.updated_to]
         moments += sum(each.nbytes for each in held)
         steps.append(step)
     trained = memory("VmHWM") - before

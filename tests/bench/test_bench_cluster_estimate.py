@@ -87,7 +87,7 @@ def test_memory_of_tables_is_what_optimizers_hold():
     table = TableRows(weight, lambda _: torch.arange(5), 5)
     by_rows = RowAdam([weight], TrainingOptions(), table)
     held = gpu_bytes(WORK, PIECES, "sharded", 1)
-    assert held["weights"] == weight.nbytes + by_rows.after.nbytes
+    assert held["weights"] == weight.nbytes + by_rows.updated_to.nbytes
     assert held["moments"] == by_rows.first.nbytes + by_rows.second.nbytes
     dense = PhaseAdam([weight], TrainingOptions())
     weight.grad = torch.ones_like(weight)

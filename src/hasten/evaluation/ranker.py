@@ -96,9 +96,10 @@ def evaluate(
     if memory_retry is None:
         counts, diagnostics = rank_and_diagnose()
     else:
-        # _rank retries a tile alone. If memory runs out elsewhere, in ``encoded_once`` or in the
-        # diagnostics, this repeats the whole evaluation, with at most half of a tile's queries
-        # (shape.rows) scored at a time
+        # If memory runs out while a tile is ranked, _rank retries that tile. If it runs out
+        # elsewhere, in ``encoded_once`` or in the diagnostics, this repeats the whole evaluation.
+        # Before either retry, cached memory is freed and the number of queries that are scored at
+        # a time is halved: their scores then need a quarter of the memory (:func:`_rank_queries`)
         counts, diagnostics = memory_retry.attempt(rank_and_diagnose, shape.rows)
     if merge is not None:
         counts = merge(counts)
@@ -150,8 +151,8 @@ def _rank(
                 tile_counts = memory_retry.attempt(function, shape.rows)
             counts_by_tile.append(torch.stack(list(vars(tile_counts).values())))
         if inputs is not None:
-            # Of all tiles only the last has padding queries, after its real ones. Their targets are
-            # therefore the last columns, beyond the target numbers: the slice drops them
+            # Only the last tile of all has padding queries, at its end. The columns of their
+            # targets come after the len(target_numbers) real ones, and the slice drops them
             group_counts = torch.cat(counts_by_tile, 1)
             counts[:, inputs.target_numbers] = group_counts[:, : len(inputs.target_numbers)]
     return RankCounts(*counts)

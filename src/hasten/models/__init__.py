@@ -1,1 +1,1 @@
-"""Models, one file each: options, modules, phases, scorer."""
+"""Models, one file each: options, layers, training objectives (phases), scores of candidates."""

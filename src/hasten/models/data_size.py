@@ -142,10 +142,13 @@ def run_length(
     return dict(zip(LENGTH, (count, max(1, count // 10)), strict=True))
 
 
-def with_weight_average(length: Mapping[str, Any], longest: float) -> dict[str, Any]:
+def with_weight_average(length: Mapping[str, Any], max_average_epochs: float) -> dict[str, Any]:
     """The options of a run's length, and an average of the weights over a tenth of its epochs.
 
-    No average in fewer than ten epochs.
+    It covers at most ``max_average_epochs``. No average in fewer than ten epochs.
     """
     epochs = length["training.epochs"]
-    return {**length, "training.average": min(longest, epochs / 10) if epochs >= 10 else None}
+    return {
+        **length,
+        "training.average": min(max_average_epochs, epochs / 10) if epochs >= 10 else None,
+    }

@@ -40,7 +40,7 @@ class CompletionMicroBatch:
 
     With all answers of a query (KvsAll), P pairs:
     answer_query, answer: int64 [P], the query's number in the micro-batch and an entity.
-    answers: the same pairs in the form that the losses over all entities take.
+    prepared_targets: the same pairs in the form that the losses over all entities take.
     weight: float32 [P], 0 for padding pairs (:mod:`.fixed_shapes`); None: there is no padding.
 
     With one answer per query:
@@ -55,7 +55,7 @@ class CompletionMicroBatch:
     target: Tensor | None = None
     negatives: Tensor | None = None
     scale: float = 1.0
-    answers: CatalogTargets | LabelPairs | None = None
+    prepared_targets: CatalogTargets | LabelPairs | None = None
     weight: Tensor | None = None
 
     def triples(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,7 +104,7 @@ class CompletionModel(Protocol):
 class Examples(ABC):
     """Numbered training examples: queries with their answers."""
 
-    #: as :attr:`Phase.no_capture_reason`
+    #: why steps cannot be captured in a CUDA graph, as :attr:`Phase.no_capture_reason`
     no_capture_reason: str | None = None
 
     @abstractmethod
@@ -115,7 +115,7 @@ class Examples(ABC):
         """These examples of a batch, on the host, without what is sampled on the device."""
 
     def fix_shapes(self, batch_size: int) -> None:
-        """From now on, a batch of ``batch_size`` examples has one of a few numbers of answers."""
+        """Pad the answers of a full batch to one of a few lengths, for the reuse of CUDA graphs."""
         return
 
     def complete(self, batch: Batch, inputs: CompletionMicroBatch) -> CompletionMicroBatch:
@@ -166,7 +166,7 @@ class CompletionPhase(ExampleBatches):
         self.data.complete = wrap(self.data.complete)  # type: ignore[method-assign]
 
     def encode(self, batch: Batch) -> Encoded:
-        """Reset the moments: the micro-batches share no computation."""
+        """What all micro-batches share: nothing. Resets the BatchNorm moments of the step."""
         self.start_step()
         return ()
 
@@ -211,7 +211,7 @@ class KvsAllExamples(Examples):
     def __init__(self, graph: KnowledgeGraph, softmax: bool = False) -> None:
         self.queries, self.answers = training_queries(graph)
         self.softmax = softmax
-        #: (examples that a batch must have to be padded, numbers of answers to which it is padded)
+        #: (size of the batches whose answers are padded, possible lengths); None: no padding
         self.fixed: tuple[int, tuple[int, ...]] | None = None
 
     def __len__(self) -> int:
@@ -225,12 +225,10 @@ class KvsAllExamples(Examples):
         )
         if self.fixed is not None and self.fixed[0] == len(ids):
             return self._padded(made, capacity(self.fixed[1], len(answer)))
-        targets: CatalogTargets | LabelPairs
         if self.softmax:
             targets = CatalogTargets.build(answer, query, len(ids))
-        else:
-            targets = LabelPairs.build(query, answer)
-        return replace(made, answers=targets)
+            return replace(made, prepared_targets=targets)
+        return replace(made, prepared_targets=LabelPairs.build(query, answer))
 
     def fix_shapes(self, batch_size: int) -> None:
         rows = min(batch_size, len(self))
@@ -242,12 +240,14 @@ class KvsAllExamples(Examples):
         assert made.answer is not None
         weight = padded(torch.ones(len(made.answer)), size)
         query, answer = padded(made.answer_query, size), padded(made.answer, size)
-        targets: CatalogTargets | LabelPairs = LabelPairs(query, answer, None, weight)
+        targets: CatalogTargets | LabelPairs
+        targets = LabelPairs(row=query, item=answer, weight=weight)
         if self.softmax:
             counts = torch.bincount(made.answer_query, minlength=len(made.entity))
             largest = float(self.answers.lengths.max())
-            targets = CatalogTargets(answer, query, counts, None, largest, weight)
-        return replace(made, answer_query=query, answer=answer, answers=targets, weight=weight)
+            targets = CatalogTargets(answer, query, counts, largest_count=largest, weight=weight)
+        made = replace(made, answer_query=query, answer=answer, weight=weight)
+        return replace(made, prepared_targets=targets)
 
 
 class TripleExamples(Examples):

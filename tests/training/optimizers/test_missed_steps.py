@@ -90,7 +90,7 @@ def test_two_halves_are_the_whole_and_the_numbers_go_through_a_file():
     for _ in range(90):
         assert missed.add(2e-3)
     copied = MissedSteps((0.9, 0.999), 1e-8, torch.float64)
-    copied.load(missed.last, missed.sums())
+    copied.load(missed.last_step, missed.sums())
     for each in (missed, copied):
         for _ in range(60):
             assert each.add(1e-3)
@@ -111,7 +111,7 @@ def test_sums_that_would_not_do_are_refused_and_nothing_is_noted():
     assert 2 < taken < 20  # the root of the bias correction changes fast in the beginning
     before = missed.sums()
     assert not missed.add(1e-3)
-    assert missed.last == 1 + taken
+    assert missed.last_step == 1 + taken
     assert torch.equal(before, missed.sums())
-    missed.begin(missed.last)
+    missed.begin(missed.last_step)
     assert missed.add(1e-3)

@@ -16,7 +16,8 @@ score of the form ``q(h, r) · e_t + b_t``:
   Its cost does not depend on the number of entities.
 
 Label smoothing s of a softmax gives each answer the weight 1 - s + s / N and every other entity
-s / N (Szegedy et al. 2016): the loss grows by s times the score of the answer above the mean score.
+s / N (Szegedy et al. 2016). For each answer this adds s · (score of the answer - mean score of all
+entities) to the cross-entropy.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class TripleModel(Model):
     defaults = {"evaluation.metrics": METRICS}
     #: queries per BatchNorm group; 1: the model has no BatchNorm
     group = 1
-    #: the names of vectors [N] of a loss over all entities
+    #: the names of the biases [N] that losses over all entities add to the scores
     biases_of_entities: tuple[str, ...] = ()
     #: added to the score of an entity as an answer to its own query: float32 [2R], or None
     self_link_scores: Tensor | None
@@ -112,7 +113,7 @@ class TripleModel(Model):
 
     @property
     def shards_loss(self) -> bool:
-        """Whether the loss needs no more of the entities than the rows of each process."""
+        """Whether the loss can be computed from a sharded entity table: no process has all rows."""
         return True
 
     @property
@@ -129,8 +130,11 @@ class TripleModel(Model):
         else:
             sampled = (options.negatives or _NEGATIVES) if options.loss == "sampled" else 0
             examples = TripleExamples(dataset, sampled)
-        size, sharded = training.batch_size, training.shard_tables if self.shards_loss else "never"
-        if isinstance(entities, EmbeddingTable) and by_rows(entities, sharded, not sampled):
+        size = training.batch_size
+        sharded = training.shard_tables if self.shards_loss else "never"
+        # large or sharded table: each step gathers the rows that its batch reads. Losses over all
+        # entities (sampled == 0) read the whole table, so they use this only for sharding
+        if isinstance(entities, EmbeddingTable) and by_rows(entities, sharded, whole=not sampled):
             return [StepRowsCompletionPhase(self, examples, size, entities, sampled, sharded)]
         return [CompletionPhase(self, examples, size)]
 
@@ -197,9 +201,10 @@ class FactorizedTripleModel(TripleModel):
 
     @property
     def loss_of_scores(self) -> bool:
-        """Whether gradients of the training loss are products of residuals and vectors.
+        """Whether ``hasten influence --loss training`` can use factored gradients.
 
-        Not those of a softmax with label smoothing, or of further terms.
+        These are products of residuals (predicted - true probabilities) and vectors. They do not
+        support a softmax with label smoothing, or further loss terms such as regularization.
         """
         return self.shards_loss
 
@@ -221,19 +226,21 @@ class FactorizedTripleModel(TripleModel):
         if batch.negatives is not None:
             return super().completion_loss(batch)
         entity_BD = self.entities.rows(batch.entity)
-        # without queries, for a loss that all processes call: no vectors, of the same width
+        # With sharded tables every process must call the loss, which communicates, even if it has
+        # no queries: then q is the empty [0, D] of entity_BD
         q_BD = self.vectors(entity_BD, batch.relation) if len(batch.relation) else entity_BD
         smoothing = self.options.smoothing
         if self.options.loss == "1-n":
             assert batch.answer_query is not None
             assert batch.answer is not None
-            pairs = batch.answers
+            pairs = batch.prepared_targets
             if not isinstance(pairs, LabelPairs):
                 pairs = LabelPairs.build(batch.answer_query, batch.answer)
             return table_one_to_many(q_BD, self.entities, pairs, self.bias, smoothing, batch.scale)
-        query, answer = batch.answer_query, batch.target if batch.answer is None else batch.answer
+        query = batch.answer_query
+        answer = batch.target if batch.answer is None else batch.answer
         assert answer is not None
-        targets = batch.answers
+        targets = batch.prepared_targets
         if not isinstance(targets, CatalogTargets):
             targets = CatalogTargets.build(answer, query, len(q_BD))
         loss = table_cross_entropy(q_BD, self.entities, targets, self.bias)

@@ -97,7 +97,7 @@ class ConvE(FactorizedTripleModel):
         # 40 epochs on any data: the bounds leave no choice
         length = run_length(config, size.queries, steps=0, epoch_bounds=(40, 40))
         return {
-            **with_weight_average(length, longest=5),
+            **with_weight_average(length, max_average_epochs=5),
             "model.loss": triple_loss(size, config, "1-n-softmax"),
             "training.batch_size": 32 if small else 128,
             "model.channels": 16 if small else 32,
@@ -161,7 +161,7 @@ class ConvE(FactorizedTripleModel):
             moments.add(mean, variance, value_count)
 
     def _running_with_counts(self, count: int) -> Sequence[tuple[GroupMoments, int]]:
-        """The running statistics, each with the values per channel in ``count`` queries."""
+        """The running statistics, each with the number of values per channel in ``count`` rows."""
         cells = count * 2 * self.height * self.columns
         return (
             (self.image_moments, cells),
@@ -213,7 +213,10 @@ class ConvE(FactorizedTripleModel):
         return vectors.reshape(len(relation), -1), image_stats, feature_stats, hidden_stats
 
     def _convolved(self, image: Tensor, keep: Tensor | None, groups: int) -> tuple[Tensor, Tensor]:
-        """[B, C·P] features of images [B, 1, 2H, W] in the order [b, G]; moments of batch norm."""
+        """[B, C·P] features of images [B, 1, 2H, W], and the moments of batch norm.
+
+        Image i is of group i mod G, because the queries were transposed to [b, G].
+        """
         kernel = self.options.kernel
         features = F.conv2d(image, self.filters.view(-1, 1, kernel, kernel))
         gain, shift = (_repeated(each, groups) for each in (self.feature_gain, self.feature_shift))
@@ -280,8 +283,8 @@ class ConvE(FactorizedTripleModel):
         image = normalize(image, moments.mean, moments.variance, EPS)
         filters = self.folded(self.feature_moments.mean, self.feature_moments.variance)
         group = ImageGroup(patches_of(image, self.options.kernel), filters, None)
-        hidden = linear_of_relu([group], self.hidden.weight, recompute=True)
-        hidden = upcast(hidden)
+        # recompute: keep no features in memory for a backward pass
+        hidden = upcast(linear_of_relu([group], self.hidden.weight, recompute=True))
         moments = self.hidden_moments
         hidden = normalize(hidden, moments.mean, moments.variance, EPS)
         return torch.relu(hidden * self.hidden_gain + self.hidden_shift)

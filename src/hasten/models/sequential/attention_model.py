@@ -54,7 +54,9 @@ class AttentionModel(SequentialModel):
         """
         short = size.mean_length < 30
         return {
-            **with_weight_average(run_length(config, size.users, 4200, (20, 100)), longest=2),
+            **with_weight_average(
+                run_length(config, size.users, 4200, (20, 100)), max_average_epochs=2
+            ),
             "model.max_length": 50 if size.long_length <= 60 else 200,
             "model.dropout": 0.5 if short else 0.2,
             "model.loss": "ce" if size.items <= MANY_ITEMS else "sampled-softmax",

@@ -26,7 +26,7 @@ class CatalogTargets:
     item: Tensor
     query: Tensor | None
     counts: Tensor | None
-    query_on_host: Int64 | None
+    query_on_host: Int64 | None = None
     largest_count: float = 1.0
     weight: Tensor | None = None
 
@@ -82,7 +82,7 @@ class LabelPairs:
 
     row: Tensor
     item: Tensor
-    items_on_host: Int64 | None
+    items_on_host: Int64 | None = None
     weight: Tensor | None = None
 
     @classmethod

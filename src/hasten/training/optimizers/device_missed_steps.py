@@ -23,7 +23,7 @@ _STEPS = 4096
 
 
 class DeviceMissedSteps:
-    """M_j of the steps since a first one, at which every row was up to date.
+    """M_j of the steps after ``start_step``, at which every row was up to date.
 
     taken: float32 scalar on the device, the number of steps taken; the fused Adam increments it.
     """
@@ -43,20 +43,20 @@ class DeviceMissedSteps:
         self._powers = torch.arange(self.planned.terms, dtype=exact).to(device)
         self._window = torch.arange(window).to(device)
         self._betas = torch.tensor(betas, dtype=exact)[:, None].to(device)
-        #: the first step, and row n + window - 1: d, then M_0, M_1, ... of rows last updated at
-        #: step first + n. The rows before are those of steps before the first, which none reads
-        self.first = torch.zeros_like(taken)
+        self.start_step = torch.zeros_like(taken)
+        #: row n + window - 1: d, then M_0, M_1, ... of rows last updated at step start_step + n.
+        #: The rows before are those of steps before start_step, which none reads
         self._sums = torch.zeros(_STEPS + window, 1 + self.planned.terms, dtype=exact).to(device)
 
     @property
-    def last(self) -> int:
+    def last_step(self) -> int:
         """The number of steps taken. Synchronizes with the device."""
         return int(self.taken)
 
     @property
     def pending(self) -> bool:
-        """Whether a step was taken since the first one, as far as the host knows."""
-        return self.planned.last > self.planned.first
+        """Whether a step was taken after ``start_step``, as far as the host knows."""
+        return self.planned.last_step > self.planned.start_step
 
     def plan(self, lr: float) -> bool:
         """Count a step that may be taken. False: call :meth:`begin` first, all rows up to date.
@@ -64,15 +64,15 @@ class DeviceMissedSteps:
         Steps that were skipped are counted too: fewer steps need no more sums, and what the terms
         leave out is then estimated from a later step than the device's.
         """
-        full = self.planned.last - self.planned.first >= _STEPS - 1
+        full = self.planned.last_step - self.planned.start_step >= _STEPS - 1
         return not full and self.planned.add(lr)
 
     def begin(self, step: int | None = None) -> None:
         """Start after this step (None: the last), at which every row is up to date."""
         if step is not None:
             self.taken.fill_(step)
-        self.planned.begin(self.planned.last if step is None else step)
-        self.first.copy_(self.taken)
+        self.planned.begin(self.planned.last_step if step is None else step)
+        self.start_step.copy_(self.taken)
         self._sums.zero_()
 
     def add(self, lr: Tensor, found_inf: Tensor | None) -> None:
@@ -85,18 +85,19 @@ class DeviceMissedSteps:
         if found_inf is not None:
             scale = torch.addcmul(scale, scale, found_inf.double(), value=-1)
         added = fallen[:, None] ** self._powers * self._first_moments * scale
-        rows = (step - 1 - self.first).long() + self._window
+        rows = (step - 1 - self.start_step).long() + self._window
         self._sums[:, 1:].index_add_(0, rows, added)
         self._sums[:, 0].index_copy_(0, rows[-1:], math.sqrt(beta2) / root[-1:])
 
-    def catch_up(self, after: Tensor, weight: Tensor, moments: Tensor) -> None:
+    def catch_up(self, updated_to: Tensor, weight: Tensor, moments: Tensor) -> None:
         """Apply all missed steps to rows, in place.
 
-        after: float32 [S], the last step applied to each row; weight: [S, D]; moments: [2, S, D].
+        updated_to: float32 [S], the last step applied to each row. weight: [S, D]. moments:
+        [2, S, D].
         """
-        rows = (after - (self.first - (self.planned.window - 1))).long()
+        rows = (updated_to - (self.start_step - (self.planned.window - 1))).long()
         lead, *sums = torch.split(self._sums.index_select(0, rows).to(self.dtype), 1, 1)
-        falls = (self._betas ** (self.taken - after)).to(self.dtype)
+        falls = (self._betas ** (self.taken - updated_to)).to(self.dtype)
         scaled = moments[1].sqrt().mul_(lead)
         below = scaled + self.eps
         share = scaled.div_(below)
@@ -116,7 +117,7 @@ class DeviceMissedSteps:
         return sums.shape[1] == 3 + 2 * self.planned.terms and len(sums) < _STEPS
 
     def load(self, last: int, first: int, planned: int, sums: Tensor) -> None:
-        """The inverse of :meth:`sums`: last, first and planned.last as they were."""
+        """The inverse of :meth:`sums`: last_step, start_step, planned.last_step."""
         self.begin(first)
         self.taken.fill_(last)
         begin, columns = self.planned.window - 1, 2 + self.planned.terms

@@ -34,7 +34,7 @@ class DeviceRowAdam(RowAdam):
         self.moments = self.weight.new_zeros(2, *self.weight.shape, requires_grad=False)
         self.first, self.second = self.moments.unbind()
         #: float32, as Adam counts steps
-        self.after = torch.zeros(len(self.weight), device=self.weight.device)
+        self.updated_to = torch.zeros(len(self.weight), device=self.weight.device)
         self.taken = torch.zeros((), device=self.weight.device)
         weight = self.weight
         self.steps = DeviceMissedSteps(options.betas, options.eps, weight.dtype, self.taken)
@@ -64,7 +64,7 @@ class DeviceRowAdam(RowAdam):
         self._ids = self.table.on_device(batch)
         weight = self.weight.index_select(0, self._ids)
         self._moments = self.moments.index_select(1, self._ids)
-        self.steps.catch_up(self.after.index_select(0, self._ids), weight, self._moments)
+        self.steps.catch_up(self.updated_to.index_select(0, self._ids), weight, self._moments)
         leaf = weight.requires_grad_()
         first, second = self._moments.unbind()
         self.state[leaf] = {"step": self.taken, "exp_avg": first, "exp_avg_sq": second}
@@ -79,13 +79,13 @@ class DeviceRowAdam(RowAdam):
         self.steps.add(self.param_groups[0]["lr"], self.found_inf)
         self.weight.index_copy_(0, self._ids, leaf)
         self.moments.index_copy_(1, self._ids, self._moments)
-        self.after.index_copy_(0, self._ids, self.taken.expand(len(leaf)))
+        self.updated_to.index_copy_(0, self._ids, self.taken.expand(len(leaf)))
 
     @torch.no_grad()
     def flush(self) -> None:
         if self.pending:
             self._catch_up_all(self.weight, self.first, self.second)
-            self.after.copy_(self.taken)
+            self.updated_to.copy_(self.taken)
         self.steps.begin()
 
     def _catch_up_all(self, weight: Tensor, first: Tensor, second: Tensor) -> None:
@@ -93,11 +93,11 @@ class DeviceRowAdam(RowAdam):
         for start in range(0, len(weight), step):
             part = slice(start, start + step)
             moments = torch.stack([first[part], second[part]])
-            self.steps.catch_up(self.after[part], weight[part], moments)
+            self.steps.catch_up(self.updated_to[part], weight[part], moments)
             first[part], second[part] = moments.unbind()
 
     def _further_fields(self) -> dict[str, Tensor]:
-        steps = [int(self.steps.first), self.steps.planned.last]
+        steps = [int(self.steps.start_step), self.steps.planned.last_step]
         return {STEPS_ON_DEVICE: torch.tensor(steps)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -107,8 +107,8 @@ class DeviceRowAdam(RowAdam):
             self.steps.planned.begin(int(steps[1]))
 
     @property
-    def _last(self) -> int:
-        return self.steps.last
+    def _last_step(self) -> int:
+        return self.steps.last_step
 
     def _sums(self) -> Tensor:
         return self.steps.sums()

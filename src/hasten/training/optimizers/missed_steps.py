@@ -42,7 +42,7 @@ Array = npt.NDArray[np.float64]
 
 
 class MissedSteps:
-    """The numbers M_j of all steps since a first one, at which every row was up to date."""
+    """The numbers M_j of the steps after ``start_step``, at which every row was up to date."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class MissedSteps:
 
     def begin(self, step: int) -> None:
         """Start after this step, at which every row is up to date."""
-        self.first = self.last = step
-        # column n, for rows last updated at step first + n: d, then M_0, M_1, ...
+        self.start_step = self.last_step = step
+        # column n, for rows last updated at step start_step + n: d, then M_0, M_1, ...
         self._sums = np.zeros((1 + self.terms, 64))
         #: how many of the M each column needs
         self._terms = np.ones(64, np.int64)
@@ -74,8 +74,8 @@ class MissedSteps:
 
         Then update all rows and call :meth:`begin` first.
         """
-        step = self.last + 1
-        count, (beta1, beta2) = step - self.first, self.betas
+        step = self.last_step + 1
+        count, (beta1, beta2) = step - self.start_step, self.betas
         self._reserve(count + 1)
         moved = slice(max(0, count - self.window), count)
         behind = np.arange(moved.stop - moved.start, 0, -1, dtype=np.float64)
@@ -91,7 +91,7 @@ class MissedSteps:
         if not left[-1].all():
             return False
         self._sums[:, moved], self._terms[moved] = sums, 1 + left.argmax(0)
-        self.last = step
+        self.last_step = step
         return True
 
     def _reserve(self, count: int) -> None:
@@ -100,19 +100,20 @@ class MissedSteps:
             self._sums = np.concatenate([self._sums, np.zeros_like(self._sums)], 1)
             self._terms = np.concatenate([self._terms, np.ones_like(self._terms)])
 
-    def catch_up(self, after: Tensor, weight: Tensor, first: Tensor, second: Tensor) -> None:
+    def catch_up(self, updated_to: Tensor, weight: Tensor, first: Tensor, second: Tensor) -> None:
         """Apply all missed steps to rows, in place.
 
-        after: int64 [S], the last step applied to each row; weight, first (m), second (v): [S, D].
+        updated_to: int64 [S], the last step applied to each row. weight, first (m), second (v):
+        [S, D].
         """
-        place = (after - self.first).numpy()
+        place = (updated_to - self.start_step).numpy()
         terms = int(self._terms[place].max(initial=1))
         sums = torch.from_numpy(np.ascontiguousarray(self._sums[: 1 + terms].T[place]))
-        behind = (self.last - after).double()
+        behind = (self.last_step - updated_to).double()
         falls = torch.stack([beta**behind for beta in self.betas], 1)
         factors = torch.cat([sums, falls], 1).to(self.dtype)
         step = max(1, _ELEMENTS // max(1, weight.shape[1]))
-        for start in range(0, len(after), step):
+        for start in range(0, len(updated_to), step):
             part = slice(start, start + step)
             self._move(factors[part], weight[part], first[part], second[part])
 
@@ -130,7 +131,7 @@ class MissedSteps:
 
     def sums(self) -> Tensor:
         """The numbers of all steps, to continue exactly: float64 [steps, ...]."""
-        count = self.last - self.first
+        count = self.last_step - self.start_step
         return torch.from_numpy(np.concatenate([self._sums, self._terms[None]])[:, :count].T.copy())
 
     def load(self, last: int, sums: Tensor) -> None:
@@ -140,4 +141,4 @@ class MissedSteps:
         self._reserve(count)
         *columns, terms = sums.numpy().T
         self._sums[:, :count], self._terms[:count] = columns, terms
-        self.last = last
+        self.last_step = last

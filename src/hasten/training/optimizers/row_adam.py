@@ -26,7 +26,7 @@ MIN_TABLE_TO_READ_RATIO = 4
 _ROWS = 1 << 13
 #: a field that only the optimizer of a GPU has
 STEPS_ON_DEVICE = f"{PENDING}steps"
-#: the fields of :meth:`RowAdam.tensors` with a row for each of the table
+#: the fields of :meth:`RowAdam.tensors` that have one row per row of the table
 ROW_FIELDS = (
     *("exp_avg", "exp_avg_sq"),
     *(f"{PENDING}{name}" for name in ("weight", "exp_avg", "exp_avg_sq", "after")),
@@ -49,7 +49,7 @@ class RowAdam(PhaseAdam):
         self.table, self.weight = table, table.weight
         self._number = next(n for n, p in enumerate(parameters) if p is self.weight)
         self._allocate(options)
-        self._ids = self.after[:0]
+        self._ids = self.updated_to[:0]
         self.register_step_post_hook(type(self)._write_back)
 
     def _allocate(self, options: TrainingOptions) -> None:
@@ -57,7 +57,7 @@ class RowAdam(PhaseAdam):
         self.first = torch.zeros_like(self.weight, requires_grad=False)
         self.second = torch.zeros_like(self.first)
         #: the step up to which each row is updated
-        self.after = torch.zeros(len(self.weight), dtype=torch.int64)
+        self.updated_to = torch.zeros(len(self.weight), dtype=torch.int64)
         self.missed = MissedSteps(options.betas, options.eps, self.weight.dtype)
 
     @staticmethod
@@ -78,7 +78,7 @@ class RowAdam(PhaseAdam):
     @property
     def pending(self) -> bool:
         """Whether rows have deferred updates."""
-        return self.missed.last > self.missed.first
+        return self.missed.last_step > self.missed.start_step
 
     def gather_rows(self, batch: Batch) -> Tensor:
         """[S, D] the rows of a batch, up to date: a leaf that receives gradients."""
@@ -88,14 +88,15 @@ class RowAdam(PhaseAdam):
             weight, first, second = (
                 table.index_select(0, ids) for table in (self.weight, self.first, self.second)
             )
-            self.missed.catch_up(self.after.index_select(0, ids), weight, first, second)
+            self.missed.catch_up(self.updated_to.index_select(0, ids), weight, first, second)
         leaf = weight.requires_grad_()
-        step = torch.tensor(float(self.missed.last))
+        step = torch.tensor(float(self.missed.last_step))
         self.state[leaf] = {"step": step, "exp_avg": first, "exp_avg_sq": second}
         self._ids, self.parameters[self._number] = ids, leaf
         return leaf
 
     def skip_rows(self, batch: Batch) -> None:
+        """As in :class:`.PhaseAdam`; the rows are one zero, expanded to their shape."""
         self._restore_table()
         shape = (len(self.table.read(batch)), self.weight.shape[1])
         self.parameters[self._number] = self.weight.detach().new_zeros(()).expand(shape)
@@ -124,19 +125,19 @@ class RowAdam(PhaseAdam):
         rows = (leaf, state["exp_avg"], state["exp_avg_sq"])
         for table, values in zip((self.weight, self.first, self.second), rows, strict=True):
             table.index_copy_(0, self._ids, values)
-        self.after[self._ids] = self.missed.last
+        self.updated_to[self._ids] = self.missed.last_step
 
     @torch.no_grad()
     def flush(self) -> None:
         if self.pending:
             self._catch_up_all(self.weight, self.first, self.second)
-            self.after.fill_(self.missed.last)
-        self.missed.begin(self.missed.last)
+            self.updated_to.fill_(self.missed.last_step)
+        self.missed.begin(self.missed.last_step)
 
     def _catch_up_all(self, weight: Tensor, first: Tensor, second: Tensor) -> None:
         for start in range(0, len(weight), _ROWS):
             part = slice(start, start + _ROWS)
-            self.missed.catch_up(self.after[part], weight[part], first[part], second[part])
+            self.missed.catch_up(self.updated_to[part], weight[part], first[part], second[part])
 
     @torch.no_grad()
     def tensors(self) -> tuple[dict[str, Tensor], dict[nn.Parameter, Tensor]]:
@@ -144,14 +145,16 @@ class RowAdam(PhaseAdam):
         self._restore_table()
         state, _ = super().tensors()
         tables = {"weight": self.weight.detach(), "exp_avg": self.first, "exp_avg_sq": self.second}
+        # a resumed run continues from ``pending``: the table before the deferred updates, and what
+        # they need. ``tables`` has them applied, for all who read the checkpoint as that of Adam
         pending: dict[str, Tensor] = {}
         if self.pending:
             pending = {f"{PENDING}{name}": table for name, table in tables.items()}
-            pending |= {f"{PENDING}after": self.after, f"{PENDING}sums": self._sums()}
+            pending |= {f"{PENDING}after": self.updated_to, f"{PENDING}sums": self._sums()}
             tables = {name: table.clone() for name, table in tables.items()}
             self._catch_up_all(*tables.values())
         weight = tables.pop("weight")
-        fields = {**tables, "step": torch.tensor(float(self._last)), **pending}
+        fields = {**tables, "step": torch.tensor(float(self._last_step)), **pending}
         fields |= self._further_fields()
         state.update({f"{self._number}.{name}": value for name, value in fields.items()})
         return state, {self.weight: weight}
@@ -171,19 +174,19 @@ class RowAdam(PhaseAdam):
         self.second.copy_(state[f"{prefix}exp_avg_sq"])
         if pending:
             self.weight.copy_(state[f"{PENDING}weight"])
-            self.after.copy_(state[f"{PENDING}after"])
+            self.updated_to.copy_(state[f"{PENDING}after"])
             self._load_missed(last, state)
         else:
-            self.after.fill_(last)
+            self.updated_to.fill_(last)
             self._begin(last)
 
     @property
-    def _last(self) -> int:
+    def _last_step(self) -> int:
         """The number of steps taken."""
-        return self.missed.last
+        return self.missed.last_step
 
     def _further_fields(self) -> dict[str, Tensor]:
-        """What a checkpoint holds besides."""
+        """Further checkpoint fields of a subclass."""
         return {}
 
     def _sums(self) -> Tensor:
