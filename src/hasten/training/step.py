@@ -189,7 +189,7 @@ class OptimizerStep:
         inputs = batch.inputs or [None] * (1 + len(micro_batches))
         if self.device.type != "cpu" and batch.inputs is None:
             inputs = to_device(batch_inputs(self.phase, batch, micro_batches), self.device)
-        self.shares_encoding = True  # if encode itself runs out of memory
+        self.shares_encoding = True  # in case encode runs out of memory; corrected below
         if self.phase.one_seed_per_step:
             self.seed(batch, micro_batches[0][0])
         encoded, leaves = self.encode(replace(batch, inputs=inputs[0]))
