@@ -82,13 +82,13 @@ def train(
     start_time = time.perf_counter()
     with Processes.join(config.device, config.distributed) as processes:
         existing = _existing_run(processes, config.out, resume_auto)
-        with _advise_refit() if refit else nullcontext():
+        with _correct_resume_advice() if refit else nullcontext():
             if existing is None:
                 first_summary = _train_new(
                     processes, config, table, quiet, start_time, refit, plan, overwrite, callbacks
                 )
             elif refit and existing.name == _REFIT:  # restarted by torchrun in the refit
-                first_folder = RunFolder(existing.parent, None)
+                first_folder = RunFolder(existing.parent, lock=None)
                 first_summary = Summary.from_json(
                     processes.run_on_rank0(lambda: first_folder.read_json("metrics.json"))
                 )
@@ -111,7 +111,7 @@ def train(
 
 
 @contextmanager
-def _advise_refit() -> Iterator[None]:
+def _correct_resume_advice() -> Iterator[None]:
     """Correct the message of an interrupted run: ``hasten resume`` would not refit afterwards."""
     try:
         yield
@@ -171,14 +171,14 @@ def _train_new(
     table: object | None,
     quiet: bool,
     start_time: float,
-    refit: bool = False,
+    will_refit: bool = False,
     plan: Mapping[str, Any] | None = None,
     overwrite: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Summary:
-    """Train a new run. refit: a refit follows, so the data must have a validation part."""
+    """Train a new run. will_refit: the data must then have a validation part."""
     device = processes.device.type
-    with new_run(processes, config, table, quiet, start_time, refit, plan, overwrite) as setup:
+    with new_run(processes, config, table, quiet, start_time, will_refit, plan, overwrite) as setup:
         path = setup.folder.path
         try:
             return _run(replace(setup, callbacks=callbacks), None)
@@ -259,7 +259,7 @@ def _resume(
     processes.run_on_rank0(
         lambda: locked.append(RunFolder.open(run, lock=True)), "locking the run folder"
     )
-    with locked[0] if locked else RunFolder(run, None) as folder:
+    with locked[0] if locked else RunFolder(run, lock=None) as folder:
         saved = load_config(run / "config.yaml")
         resolved = resolve_config(with_changes(saved, changes), processes)
         config, device = resolved.config, processes.device
@@ -273,13 +273,13 @@ def _resume(
             "building the model",
             lambda: build_model(config, dataset, device, for_training=True, processes=processes),
         )
-        of_phases = training_dataset(dataset, folder.data)
-        phases = model.phases(of_phases, config.training)
+        phase_data = training_dataset(dataset, folder.data)
+        phases = model.phases(phase_data, config.training)
         shards = sharded_tensors(model, phases)
         checkpoint = shared_checkpoint(processes, choose, shards)
         if checkpoint is None:
             apply_initial_weights(model, initial_checkpoint(processes, config), dataset)
-            phases = model.phases(of_phases, config.training)  # may compute from the weights
+            phases = model.phases(phase_data, config.training)  # they may depend on the weights
         changed = processes.run_on_rank0(lambda: changed_options(run, checkpoint, saved, config))
         tasks = ranking_tasks(dataset, config)
         setup = RunSetup(

@@ -45,7 +45,9 @@ class TrainCommand(options.Command):
                    "; ".join(text for text in meaning if text))  # fmt: skip
             rows.append(dict(zip(_HELP_COLUMNS, row, strict=True)))
         sys.stdout.write(f"\nOptions of {model_class.name}:\n")
-        output.show_rows(rows[1:], _HELP_COLUMNS, longest=300)  # without the model's name
+        output.show_rows(
+            rows[1:], _HELP_COLUMNS, longest=300
+        )  # the first field is `name`: no option
 
     def hint(self, option: str, context: Any) -> str:
         """The end of the error message for an unknown option: which option was probably meant.
@@ -60,6 +62,7 @@ class TrainCommand(options.Command):
         if (model := _named_model(context)) is None:
             keys = [*known_keys(None), *OTHER_NAMES]
         else:
+            # --topk is a flag without a key of this name
             keys = ["topk", *known_keys(model.Options, data_options_of(model))]
         key = matching_key(option, keys)
         if advice := ADVICE.get(normalized_name(option)):
@@ -168,7 +171,7 @@ def train(
     hasten train conve triples.tsv --set model.width=200 training.weight_decay=0.1
     """
     flags = options.configuration_flags(**locals())
-    options.prepare_process(several=True)
+    options.prepare_process(several=True)  # it may be one of several processes
     if resume not in (None, "auto"):
         raise UsageError(
             f"--resume {resume}: only --resume auto is supported; "
@@ -179,6 +182,7 @@ def train(
     configuration = build_config(model, data, config, sets or [], flags)
     if resume and configuration.out is None:
         raise UsageError("--resume auto needs --out DIR: the run folder to resume or create")
+    # --like LIBRARY evaluates as that library does: say what differs
     if configuration.evaluation.like is not None and not quiet:
         from hasten.config_loading.other_libraries import peer_notice  # noqa: PLC0415 - only when needed
 
@@ -188,15 +192,15 @@ def train(
     )
     from hasten import run  # noqa: PLC0415 - brings torch
 
-    plan: dict[str, Any] = {}
+    plan = None
     if memory_budget is not None:
         from hasten.config_loading.units import parse_size  # noqa: PLC0415
         from hasten.planning.budget import fit_run  # noqa: PLC0415 - only when it is needed
 
         budget = parse_size("--memory-budget", memory_budget)
-        configuration, plan["plan"] = fit_run(configuration, budget, resume is not None)
+        configuration, plan = fit_run(configuration, budget, resume is not None)
     summary = run.train(
-        configuration, quiet=quiet, resume_auto=resume == "auto", refit=refit, **plan
+        configuration, quiet=quiet, resume_auto=resume == "auto", refit=refit, plan=plan
     )
     if json:
         output.write_json(summary.to_json())

@@ -64,7 +64,7 @@ class OptimizerStep:
         #: ControlFlags of the last step, summed over all processes; None without a process group
         self.summed_control_flags: Tensor | None = None
         self.micro_batch_count = options.accumulate  # of a step, in this process
-        #: whether micro-batches share the result of Phase.encode: more do not reduce its memory
+        #: whether all micro-batches share one Phase.encode, so more of them save none of its memory
         self.shares_encoding = False
         #: if set, called instead of :meth:`eager`: captures the step in a CUDA graph, replays it
         self.replay: Callable[[Batch, Sequence[float]], dict[str, Tensor]] | None = None
@@ -102,7 +102,7 @@ class OptimizerStep:
 
     def eager(self, batch: Batch, control_flags: Sequence[float] = ()) -> dict[str, Tensor]:
         """Take the step operation by operation; the learning rate is already set."""
-        batch = local_batch(self.phase, batch, *self.local_micro_batch_range)  # ids stay global
+        batch = local_batch(self.phase, batch, *self.local_micro_batch_range)  # numbered as before
         self.zero_grad()
         losses = self.try_accumulate(batch)
         if self.out_of_memory is not None and self.is_single_process:
@@ -266,7 +266,7 @@ class OptimizerStep:
 
         The gradients are complete, so a process can repeat the update without the others.
         """
-        if self.out_of_memory is not None:  # skipped on all processes
+        if self.out_of_memory is not None:  # all processes skip the step and lower the loss scale
             if self.precision.scaler is not None:
                 self.precision.scaler.update()
             return

@@ -36,7 +36,7 @@ from hasten.training.state import TrainingState
 from hasten.training.step import DataParallelRank, OptimizerStep
 from hasten.training.weight_average import WeightAverage
 
-#: steps between reads of losses, which wait for the device: on a CPU (no wait), on other devices
+#: steps between reads of losses: on a CPU, and on other devices, where a read waits for the device
 _SYNC_INTERVAL_CPU, _SYNC_INTERVAL = 1, 25
 
 
@@ -162,8 +162,8 @@ class Trainer:
             self.processes.activity = f"step {position.step + 1}, phase {phase.name}"
             flags = self.control.collect() if stepper.all_reduce else ControlFlags()
             try:
-                # A signal stops the run after the step. One process also stops within a step while
-                # torch.compile compiles, which can take minutes
+                # A signal stops the run after the step. A run of one process is also stopped within
+                # a step while torch.compile compiles, which can take minutes
                 stops_at_once = is_compiling if self.processes.world == 1 else (lambda: False)
                 with self.control.signals.stop_at_once(stops_at_once):
                     values = stepper(batch, state.schedule.at(position.step), flags)
@@ -176,8 +176,8 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # recover() repeats steps that were skipped for lack of memory. Asking other processes
-            # waits for the device: only if the host waits anyway, or no step can be repeated later
+            # recover() repeats steps skipped for lack of memory. Asking the other processes means to
+            # wait for the device: only if the host waits anyway, or a repeat would come too late
             last = position.index == phase.steps()
             ask_others = sync or last or state.average_due or self.is_save_due
             if self.recovery.recover(stepper, batch, ask_others):  # the position was set back

@@ -45,9 +45,9 @@ class SASRecOptions(AttentionOptions):
         "key mask",
     )
 
-    # padding=keys needs padding whose keys and values are zero. They are with norm=query or post,
-    # which compute them from the input itself. With norm=pre they are computed from LN(0), which is
-    # the bias of the layer norm
+    # padding=keys needs padding whose keys and values are zero. With norm=query or post, they are
+    # maps without bias of the input, so zero input gives zeros. With norm=pre they are maps of
+    # LN(0), which is the bias of the layer norm
     @model_validator(mode="after")
     def _check_padding(self) -> SASRecOptions:
         if self.padding == "keys" and self.norm == "pre":
@@ -86,8 +86,9 @@ class SASRec(AttentionModel):
     ) -> Tensor:
         """[T, D] hidden states; :meth:`.AttentionModel.encode` calls this.
 
-        items_TD: item embeddings of the tokens. times_T: not used. features_TD: the summed
-        embeddings of the tokens' event features.
+        items_TD: item embeddings of the tokens. positions_T: their positions, 0 for the most recent
+        item. times_T: not used. buckets: how the tokens divide into sequences of equal length.
+        features_TD: the summed embeddings of the tokens' event features.
         """
         options = self.options
         x_TD = items_TD * math.sqrt(options.width) + self.positions.rows(positions_T)
