@@ -176,7 +176,7 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # recover() repeats steps skipped for lack of memory. Asking the other processes means to
+            # recover() repeats steps skipped for lack of memory. Asking other processes means to
             # wait for the device: only if the host waits anyway, or a repeat would come too late
             last = position.index == phase.steps()
             ask_others = sync or last or state.average_due or self.is_save_due
