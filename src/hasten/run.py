@@ -202,7 +202,7 @@ def resume(
     """Resume a run from its newest valid checkpoint or a named one.
 
     out: resume a copy of the run in this new folder. changes: new values of options. until: stop
-    after this epoch; the learning rates do not change. callbacks: called after each epoch.
+    after this epoch, on the schedule of the whole run. callbacks: called after each epoch.
     """
     options: dict[str, Any] = {"until": until, "callbacks": callbacks}
     tune_process()
