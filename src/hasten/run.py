@@ -252,7 +252,7 @@ def _resume(
 
     def choose() -> Checkpoint | None:
         chosen = checkpoint_to_resume(folder, checkpoint_name, warnings.append, shards)
-        if checkpoint_name is not None:
+        if checkpoint_name is not None:  # after a restart by torchrun, resume() takes the newest
             processes.save_job_state("run", str(run))
         return chosen
 

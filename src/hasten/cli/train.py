@@ -52,7 +52,8 @@ class TrainCommand(options.Command):
     def hint(self, option: str, context: Any) -> str:
         """The end of the error message for an unknown option: which option was probably meant.
 
-        It may be a configuration key (``training.lr``) or the name in another library.
+        The user may have typed the last part of a configuration key (``lr`` of ``training.lr``), or
+        another library's name for it.
         """
         from hasten.config_loading.build import as_option  # noqa: PLC0415 - brings pydantic
         from hasten.config_loading.keys import known_keys, matching_key  # noqa: PLC0415 - as above
@@ -104,7 +105,9 @@ def train(
         "N", "Maximum number of epochs; default: by the size of the data.", TRAINING
     ),
     batch_size: str | None = option(
-        "N", "Examples per optimizer step, over all processes; default: by model.", TRAINING
+        "N",
+        "Examples (sequences: users) per optimizer step, over all processes; default: by model.",
+        TRAINING,
     ),
     lr: str | None = option("X", "Learning rate; default: by model.", TRAINING),
     warmup_steps: str | None = option("N", "Steps of linear learning-rate warmup.", TRAINING),
@@ -138,7 +141,7 @@ def train(
         "N", "Epochs between evaluations; default: by the size of the data.", EVALUATION
     ),
     patience: str | None = option(
-        "N", 'Early stopping: "5 evaluations" or "20 epochs" without improvement.', EVALUATION
+        "N", 'Stop after N evaluations without improvement; "N epochs": after N epochs.', EVALUATION
     ),
     refit: bool = switch(
         "--refit",
@@ -187,6 +190,7 @@ def train(
         from hasten.config_loading.other_libraries import peer_notice  # noqa: PLC0415 - only when needed
 
         output.say(peer_notice(configuration))
+    # with --devices N: starts N processes that run this command, waits for them, and exits
     options.maybe_start_processes(
         context, configuration.devices, devices is not None, configuration.distributed.master_port
     )

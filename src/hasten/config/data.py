@@ -196,7 +196,7 @@ class TripleOptions(DataOptions):
     unknown: Literal["error", "drop", "rank-last", "keep"] = Field(
         "error",
         description="valid and test triples with an entity or relation of no training triple: "
-        "keep scores it untrained, rank-last counts it as a miss",
+        "keep ranks it like others, rank-last counts it as a miss",
     )
     nodes: str | None = Field(
         None, description="typed graphs: table of all nodes with the columns id, name, kind"

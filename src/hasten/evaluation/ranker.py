@@ -139,8 +139,8 @@ def _rank(
         for number in range(len(group)):
             if stop is not None and stop():
                 return None
-            # made here and not before the loop: an evaluation that is stopped before the group
-            # builds and copies none of its inputs
+            # built here and not before the loop: if the evaluation is stopped before this group,
+            # its inputs are not built or copied
             if inputs is None:
                 inputs = to_device(TileInputs.of(task, group), device)
             tile = inputs.slice(number * shape.rows, (number + 1) * shape.rows)

@@ -67,7 +67,11 @@ def choose_method(
                 f"--loss training: {name} was trained with model.loss={trained}, whose negatives "
                 "change every epoch, so an example has no single loss; give --loss positive"
             )
-        if isinstance(model, SASRec | TiSASRec) or loss != "training" or model.loss_of_scores:
+        if (
+            isinstance(model, SASRec | TiSASRec)
+            or loss != "training"
+            or model.has_factored_gradients
+        ):
             return Method(True, loss or "positive", layers or ("last" if sequential else "all"))
     if not isinstance(model, ExampleLosses):
         raise UsageError(

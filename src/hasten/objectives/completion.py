@@ -59,7 +59,7 @@ class CompletionMicroBatch:
     weight: Tensor | None = None
 
     def triples(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Entity, relation and answer of each answer of the queries: int64 [P] each."""
+        """Entity, relation and answer of each answer of the queries: int64 [P] or [B] each."""
         if self.target is not None:
             return self.entity, self.relation, self.target
         assert self.answer_query is not None
@@ -166,12 +166,12 @@ class CompletionPhase(ExampleBatches):
         self.data.complete = wrap(self.data.complete)  # type: ignore[method-assign]
 
     def encode(self, batch: Batch) -> Encoded:
-        """What all micro-batches share: nothing. Resets the BatchNorm moments of the step."""
+        """What all micro-batches share: nothing. Starts the sums of BatchNorm statistics."""
         self.start_step()
         return ()
 
     def start_step(self) -> None:
-        """Reset the moments before the micro-batches of a step."""
+        """Set the sums of batch statistics of the step to zero; the running statistics stay."""
         for moments in self.model.moments:
             moments.start()
 

@@ -64,7 +64,7 @@ class OptimizerStep:
         #: ControlFlags of the last step, summed over all processes; None without a process group
         self.summed_control_flags: Tensor | None = None
         self.micro_batch_count = options.accumulate  # of a step, in this process
-        #: whether all micro-batches share one Phase.encode, so more of them save none of its memory
+        #: whether all micro-batches need the result of Phase.encode, whatever their size
         self.shares_encoding = False
         #: if set, called instead of :meth:`eager`: captures the step in a CUDA graph, replays it
         self.replay: Callable[[Batch, Sequence[float]], dict[str, Tensor]] | None = None
@@ -102,7 +102,7 @@ class OptimizerStep:
 
     def eager(self, batch: Batch, control_flags: Sequence[float] = ()) -> dict[str, Tensor]:
         """Take the step operation by operation; the learning rate is already set."""
-        batch = local_batch(self.phase, batch, *self.local_micro_batch_range)  # numbered as before
+        batch = local_batch(self.phase, batch, *self.local_micro_batch_range)  # keeps global ids
         self.zero_grad()
         losses = self.try_accumulate(batch)
         if self.out_of_memory is not None and self.is_single_process:
@@ -112,7 +112,7 @@ class OptimizerStep:
             tensors, buffers = self.optimizer.to_sum, self.phase.buffers_to_sum()
             rows = touched_rows(self.phase.table, tensors, batch, self.all_reduce.union)
             losses, summed_flags = self.all_reduce(tensors, losses, flags, buffers, rows)
-            self.optimizer.add_rows()  # add the gradients of rows to those of whole tables
+            self.optimizer.combine_row_gradients()  # of sharded tables
             self.summed_control_flags, self.summed_failures = summed_flags[:-1], summed_flags[-1:]
         self.precision.unscale(self.optimizer)
         norm = self.optimizer.gradient_norm()
@@ -190,7 +190,7 @@ class OptimizerStep:
         if self.device.type != "cpu" and batch.inputs is None:
             inputs = to_device(batch_inputs(self.phase, batch, micro_batches), self.device)
         self.shares_encoding = True  # in case encode runs out of memory; corrected below
-        if self.phase.one_seed_per_step:
+        if self.phase.one_seed_per_step:  # else encode seeds what it samples, and terms below
             self.seed(batch, micro_batches[0][0])
         encoded, leaves = self.encode(replace(batch, inputs=inputs[0]))
         self.shares_encoding = bool(encoded)

@@ -176,8 +176,8 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # recover() repeats steps skipped for lack of memory. Asking other processes means to
-            # wait for the device: only if the host waits anyway, or a repeat would come too late
+            # recover() repeats steps skipped for lack of memory. Asking the other processes makes
+            # the host wait, so ask only if it waits anyway, or before weights are used or saved
             last = position.index == phase.steps()
             ask_others = sync or last or state.average_due or self.is_save_due
             if self.recovery.recover(stepper, batch, ask_others):  # the position was set back

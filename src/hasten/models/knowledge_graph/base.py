@@ -200,11 +200,11 @@ class FactorizedTripleModel(TripleModel):
         return self.options.loss == "1-n" or not self.options.smoothing
 
     @property
-    def loss_of_scores(self) -> bool:
-        """Whether ``hasten influence --loss training`` can use factored gradients.
+    def has_factored_gradients(self) -> bool:
+        """Whether gradients are products of residuals (predicted - true probabilities) and vectors.
 
-        These are products of residuals (predicted - true probabilities) and vectors. They do not
-        support a softmax with label smoothing, or further loss terms such as regularization.
+        ``hasten influence --loss training`` needs this. It does not hold for a softmax with label
+        smoothing, or with further loss terms such as regularization.
         """
         return self.shards_loss
 

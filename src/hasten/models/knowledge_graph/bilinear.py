@@ -124,8 +124,9 @@ class BilinearModel(FactorizedTripleModel):
         return dropout(product, self.options.dropout, self.training)
 
     @property
-    def loss_of_scores(self) -> bool:
-        return super().loss_of_scores and not (self.options.n3 or self.options.relation_weight)
+    def has_factored_gradients(self) -> bool:
+        further_terms = self.options.n3 or self.options.relation_weight
+        return super().has_factored_gradients and not further_terms
 
     @property
     def reads_answers(self) -> bool:

@@ -4,7 +4,7 @@ Head and relation, D = H·W numbers each, form an image of 2H×W; batch norm, dr
 k×k without padding, batch norm, ReLU, dropout of whole channels; a linear map to D, dropout, batch
 norm, ReLU. The score of entity t is the inner product with e_t, plus a bias (equation 1 and figure
 1 of the paper). Differences: no biases before a batch norm; the first batch norm has no gain and
-shift, because the second would undo them; batch norm is over groups of ``group`` queries,
+shift, because the second normalizes again; batch norm is over groups of ``group`` queries,
 independent of the batch size.
 
 Shapes: B queries, D width, H×W the shape of a vector, C channels, P = (2H-k+1)(W-k+1) positions.
@@ -154,14 +154,14 @@ class ConvE(FactorizedTripleModel):
         return vectors
 
     def _add_moments(self, count: int, *stats: Tensor) -> None:
-        """Add the statistics of a group (mean and variance, [2, channels]) to the running ones."""
+        """Add the mean and variance of a group, [2, channels], to the sums of the step."""
         for (moments, value_count), (mean, variance) in zip(
-            self._running_with_counts(count), stats, strict=True
+            self._moments_with_counts(count), stats, strict=True
         ):
             moments.add(mean, variance, value_count)
 
-    def _running_with_counts(self, count: int) -> Sequence[tuple[GroupMoments, int]]:
-        """The running statistics, each with the number of values per channel in ``count`` rows."""
+    def _moments_with_counts(self, count: int) -> Sequence[tuple[GroupMoments, int]]:
+        """The sums of each batch norm, and its values per channel in ``count`` queries."""
         cells = count * 2 * self.height * self.columns
         return (
             (self.image_moments, cells),
@@ -180,7 +180,7 @@ class ConvE(FactorizedTripleModel):
         for (size, groups), entities, relations in parts:
             vectors, *stats = self.encode_together(entities, relations, groups)
             outputs.append(vectors)
-            for (moments, count), each in zip(self._running_with_counts(size), stats, strict=True):
+            for (moments, count), each in zip(self._moments_with_counts(size), stats, strict=True):
                 moments.add_equal_groups(each, count)
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
@@ -190,9 +190,9 @@ class ConvE(FactorizedTripleModel):
         """The vectors of equal groups, and their moments [2, G·channels], by PyTorch's layers.
 
         On a GPU, launching the many small operations of :meth:`_encode` would take longer than
-        computing all features at once. For batch norm, groups become channels: the queries of G
-        groups of b are transposed from [G, b] to [b, G], and their feature maps are b images of
-        G·C channels (the input image: G channels).
+        computing all features at once. Batch norm computes statistics per channel. To get them per
+        group, the G groups of b queries each are viewed as b samples with G·C channels (the input
+        image: with G channels).
         """
         options, size = self.options, len(relation) // groups
         shape = (groups, size, self.height, self.columns)

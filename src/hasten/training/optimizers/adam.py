@@ -61,7 +61,7 @@ class PhaseAdam(torch.optim.Adam):
         """The tensors whose gradients are sums over processes."""
         return self.parameters
 
-    def add_rows(self) -> None:
+    def combine_row_gradients(self) -> None:
         """Add up the gradients of sharded rows, after :attr:`to_sum` was summed over processes."""
 
     def gradient_norm(self, kind: float = 2.0) -> Tensor:

@@ -24,7 +24,7 @@ from hasten.training.optimizers.missed_steps import MissedSteps
 MIN_TABLE_TO_READ_RATIO = 4
 #: rows updated at a time by a flush
 _ROWS = 1 << 13
-#: a field that only the optimizer of a GPU has
+#: checkpoint field that only :class:`.DeviceRowAdam`, the version for GPUs, writes
 STEPS_ON_DEVICE = f"{PENDING}steps"
 #: the fields of :meth:`RowAdam.tensors` that have one row per row of the table
 ROW_FIELDS = (
@@ -96,7 +96,10 @@ class RowAdam(PhaseAdam):
         return leaf
 
     def skip_rows(self, batch: Batch) -> None:
-        """As in :class:`.PhaseAdam`; the rows are one zero, expanded to their shape."""
+        """Put zeros in the place of the rows of a batch, without allocating them.
+
+        A process that ran out of memory takes part in the all-reduce with these.
+        """
         self._restore_table()
         shape = (len(self.table.read(batch)), self.weight.shape[1])
         self.parameters[self._number] = self.weight.detach().new_zeros(()).expand(shape)
@@ -145,16 +148,17 @@ class RowAdam(PhaseAdam):
         self._restore_table()
         state, _ = super().tensors()
         tables = {"weight": self.weight.detach(), "exp_avg": self.first, "exp_avg_sq": self.second}
-        # a resumed run continues from ``pending``: the table before the deferred updates, and what
-        # they need. ``tables`` has them applied, for all who read the checkpoint as that of Adam
-        pending: dict[str, Tensor] = {}
+        # ``deferred``: the table without the deferred updates, and the sums needed to apply them; a
+        # resumed run continues from these. ``tables``: with the updates applied, as dense Adam
+        # would save them, for code that does not know RowAdam
+        deferred: dict[str, Tensor] = {}
         if self.pending:
-            pending = {f"{PENDING}{name}": table for name, table in tables.items()}
-            pending |= {f"{PENDING}after": self.updated_to, f"{PENDING}sums": self._sums()}
+            deferred = {f"{PENDING}{name}": table for name, table in tables.items()}
+            deferred |= {f"{PENDING}after": self.updated_to, f"{PENDING}sums": self._sums()}
             tables = {name: table.clone() for name, table in tables.items()}
             self._catch_up_all(*tables.values())
         weight = tables.pop("weight")
-        fields = {**tables, "step": torch.tensor(float(self._last_step)), **pending}
+        fields = {**tables, "step": torch.tensor(float(self._last_step)), **deferred}
         fields |= self._further_fields()
         state.update({f"{self._number}.{name}": value for name, value in fields.items()})
         return state, {self.weight: weight}

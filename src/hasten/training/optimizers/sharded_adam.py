@@ -56,7 +56,7 @@ class ShardedAdam(PhaseAdam):
     def to_sum(self) -> list[Tensor]:
         return self._rest
 
-    def add_rows(self) -> None:
+    def combine_row_gradients(self) -> None:
         assert self.weight.grad is not None, "all processes take part in the loss"
         leaf, self._leaf = self._leaf, None
         if leaf is not None:

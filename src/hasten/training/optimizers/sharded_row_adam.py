@@ -63,7 +63,7 @@ class ShardedRowAdam(RowAdam):
     def to_sum(self) -> list[Tensor]:
         return [p for n, p in enumerate(self.parameters) if n != self._number]
 
-    def add_rows(self) -> None:
+    def combine_row_gradients(self) -> None:
         leaf = self.parameters[self._number]
         assert self._requested is not None
         # None: no examples of this process
