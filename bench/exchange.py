@@ -30,7 +30,7 @@ from hasten.distributed.processes import Processes
 from hasten.models.interface import Sizes
 from hasten.models.sequential.sasrec import SASRec, SASRecOptions
 from hasten.objectives.next_item import NextItemPhase
-from hasten.runs.allocator import tune_process
+from hasten.runs.allocator import configure_process
 from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.precision import Precision, gradient_norm
 from hasten.training.step import DataParallelRank, OptimizerStep
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--weight-decay", type=float, default=0.0)
     parser.add_argument("--bytes-only", action="store_true")
     options = parser.parse_args()
-    tune_process()
+    configure_process()
     torch.set_num_threads(1)
     with Processes.join("cpu", DistributedOptions()) as processes:
         counted = summed_bytes(processes, options)

@@ -32,7 +32,7 @@ from hasten.models.multimodal.dragon import DRAGON, DRAGONOptions
 from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
 from hasten.models.multimodal.modal_data import training_pairs
 from hasten.objectives.multimodal import MultimodalPhase
-from hasten.runs.allocator import tune_process
+from hasten.runs.allocator import configure_process
 from hasten.training.precision import Precision
 from hasten.training.step import DataParallelRank, OptimizerStep
 
@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--ids", default="trainable", choices=("trainable", "frozen"))
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
-    tune_process()
+    configure_process()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     dataset = dataset_named(options.data)

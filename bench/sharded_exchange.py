@@ -25,7 +25,7 @@ from hasten.build import build_model, load_data
 from hasten.config import DistributedOptions
 from hasten.config_loading.build import build_config
 from hasten.distributed.processes import Processes
-from hasten.runs.allocator import tune_process
+from hasten.runs.allocator import configure_process
 from hasten.training.precision import Precision
 from hasten.training.sharding.tables import shard_tables
 from hasten.training.step import DataParallelRank, OptimizerStep
@@ -46,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--batch-size", type=int, default=1024)
     options = parser.parse_args()
-    tune_process()
+    configure_process()
     torch.set_num_threads(1)
     with Processes.join("cpu", DistributedOptions()) as processes:
         if processes.is_rank0:

@@ -35,7 +35,7 @@ from hasten.config_loading.build import build_config
 from hasten.distributed.processes import Processes
 from hasten.evaluation.validation_sample import validation_task
 from hasten.ops.graph.graph_shard import column_blocks
-from hasten.runs.allocator import tune_process
+from hasten.runs.allocator import configure_process
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
 from hasten.training.sharding.tables import shard_tables
@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=2048)
     parser.add_argument("--tables", choices=["never", "always"], default="always")
     options = parser.parse_args()
-    tune_process()
+    configure_process()
     torch.set_num_threads(1)
     with (
         Processes.join("cpu", DistributedOptions()) as processes,

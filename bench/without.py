@@ -91,9 +91,9 @@ TAKE_AWAY: dict[str, Callable[[], None]] = {
 
 def main() -> None:
     name, *arguments = sys.argv[1:]
-    from hasten.runs.allocator import tune_process
+    from hasten.runs.allocator import configure_process
 
-    tune_process()
+    configure_process()
     TAKE_AWAY[name]()
     sys.argv = ["hasten", *arguments]
     from hasten.cli.main import main as hasten

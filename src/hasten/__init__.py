@@ -46,9 +46,9 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """Import torch only when an attribute that needs it is accessed."""
     if name in (*_API, "compare", "tune"):
-        from hasten.runs.allocator import tune_process  # noqa: PLC0415 - before torch
+        from hasten.runs.allocator import configure_process  # noqa: PLC0415 - before torch
 
-        tune_process()
+        configure_process()
     if name == "compare":
         from hasten.comparison.compare import compare  # noqa: PLC0415
 

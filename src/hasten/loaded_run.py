@@ -27,7 +27,7 @@ from hasten.evaluation.grouped_metrics import By, check_grouping, grouped_metric
 from hasten.evaluation.protocols import ranking_task
 from hasten.evaluation.query_tiles import MAX_TILE_ROWS, TileMemoryRetry
 from hasten.models.interface import Model
-from hasten.runs.allocator import tune_process
+from hasten.runs.allocator import configure_process
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.runs.resuming import named_checkpoint, with_changes
 from hasten.runs.run_folder import RunFolder
@@ -47,7 +47,7 @@ class LoadedRun:
 
 def load_run(run: Path, *, checkpoint: str = "best", device: str = "auto") -> LoadedRun:
     """Load the model of a run in evaluation mode."""
-    tune_process()
+    configure_process()
     with RunFolder.open(run, lock=False) as folder:
         config = load_config(folder.path / "config.yaml")
         dataset = load_stored(folder.data)
@@ -78,7 +78,7 @@ def evaluate(
     ``beyond_accuracy`` by part (:mod:`hasten.evaluation.beyond_accuracy`).
     """
     start_time = time.perf_counter()
-    tune_process()
+    configure_process()
     RunFolder.open(run, lock=False)
     distributed = load_config(run / "config.yaml").distributed
     with Processes.join(device or "auto", distributed) as processes:

@@ -28,7 +28,7 @@ from hasten.initial_weights import apply_initial_weights, initial_checkpoint
 from hasten.models.supports import Supports
 from hasten.new_run import new_run
 from hasten.registry import load_model
-from hasten.runs.allocator import tune_process
+from hasten.runs.allocator import configure_process
 from hasten.runs.checkpoint import Checkpoint
 from hasten.runs.option_changes import changed_options
 from hasten.runs.resuming import (
@@ -78,7 +78,7 @@ def train(
             "--refit selects the epochs on the validation part, which data.refit=true trains on: "
             "use only one of them"
         )
-    tune_process()
+    configure_process()
     start_time = time.perf_counter()
     with Processes.join(config.device, config.distributed) as processes:
         existing = _existing_run(processes, config.out, resume_auto)
@@ -205,7 +205,7 @@ def resume(
     after this epoch, on the schedule of the whole run. callbacks: called after each epoch.
     """
     options: dict[str, Any] = {"until": until, "callbacks": callbacks}
-    tune_process()
+    configure_process()
     start_time = time.perf_counter()
     RunFolder.open(run, lock=False)  # raises if it is not a run folder
     config = with_changes(load_config(run / "config.yaml"), changes or {})
@@ -292,9 +292,9 @@ def _resume(
 def _run(
     setup: RunSetup, checkpoint: Checkpoint | None, warnings: list[str] | None = None
 ) -> Summary:
-    """Train from the checkpoint, or from the beginning; write and return the summary."""
+    """Train and return the summary. warnings: a list, possibly empty, if the run is resumed."""
     with open_run(setup, checkpoint, warnings) as training:
-        if warnings is not None:  # resumed; open_run has recorded the changed options
+        if warnings is not None:  # resumed: open_run has recorded the changed options
             write = setup.folder.write_config
             setup.processes.run_on_rank0(lambda: write(setup.resolved.config))
         return training.summarize(training.trainer.run(setup.until))

@@ -173,7 +173,7 @@ class TrainingRun:
             with self.signals.stop_at_once():
                 self.setup.model.fit(self.setup.dataset)
         except StopNow:
-            trainer.control.raise_own_signal(0, trainer.folder.path)
+            trainer.control.raise_interrupted(0, trainer.folder.path)
         trainer.state.totals.train_seconds = time.perf_counter() - start_time
 
     def validate(self) -> Evaluation:

@@ -127,7 +127,7 @@ def test_without_a_clone_a_side_says_so(monkeypatch, capsys):
 def test_what_a_side_reports(how, apart, monkeypatch, capsys):
     """Drawing the batches of an epoch and judging are timed apart, on our side alone."""
     monkeypatch.setattr(modal_side, "dataset_named", lambda name: modal_dataset())
-    monkeypatch.setattr(modal_side, "tune_process", lambda: None)
+    monkeypatch.setattr(modal_side, "configure_process", lambda: None)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     options = ["--how", how, "--batch-size", "6", "--steps", "2"]
     monkeypatch.setattr("sys.argv", ["modal_side", *options])

@@ -141,7 +141,7 @@ def train(name: str, processes: Processes) -> dict[str, Any]:
             if index == 0:
                 step.phase.start_epoch(0, epoch)
             batch = step.plan(0, epoch, index)
-            batch = batch.for_process(*step.local_micro_batch_range, step.phase.collective)
+            batch = batch.for_process(*step.local_micro_batch_range, step.phase.communicates)
             kind, numbers = _numbers_read(model, step, batch)
             read[kind] += numbers
             queries += step.phase.examples(batch)

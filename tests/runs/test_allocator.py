@@ -15,9 +15,9 @@ NAME = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
 def test_few_products_stay_prepared_unless_the_user_says_otherwise(given, expected):
     code = f"""
 import os
-from hasten.runs.allocator import tune_process
+from hasten.runs.allocator import configure_process
 
-tune_process()
+configure_process()
 print(os.environ["{NAME}"])
 """
     environment = {name: value for name, value in os.environ.items() if name != NAME}

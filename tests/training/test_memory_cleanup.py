@@ -15,8 +15,8 @@ from hasten.training import memory, trainer
 _RELEASES = """
 import os
 from pathlib import Path
-from hasten.runs.allocator import tune_process
-tune_process()
+from hasten.runs.allocator import configure_process
+configure_process()
 import torch
 from hasten.training.memory import can_release, release_memory
 cpu = torch.device("cpu")

@@ -129,9 +129,9 @@ def prepare_process(*, several: bool = False) -> None:
     if "WORLD_SIZE" in os.environ:
         # when a process dies, torch's warnings in the others hide the line that says so
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from hasten.runs.allocator import tune_process  # noqa: PLC0415 - only when it is needed
+    from hasten.runs.allocator import configure_process  # noqa: PLC0415 - only when it is needed
 
-    tune_process()
+    configure_process()
 
 
 def maybe_start_processes(

@@ -16,7 +16,7 @@ from hasten.importing.rows import find_rows
 from hasten.importing.source import Source, Weights, find_source, load_into
 from hasten.importing.sources import attention, pairs, triples, typed_graph
 from hasten.new_run import new_run
-from hasten.runs.allocator import tune_process
+from hasten.runs.allocator import configure_process
 from hasten.runs.summary import Summary
 from hasten.training_run import open_run
 
@@ -58,7 +58,7 @@ def import_weights(
     :mod:`.rows`. renames: beginnings of names in the file, and those that a source has instead.
     approximate: import weights whose scores differ for some queries. Raises HastenError.
     """
-    tune_process()
+    configure_process()
     start_time = time.perf_counter()
     weights = _renamed(read_weights(file), renames or {})
     source = find_source(SOURCES, model, weights)

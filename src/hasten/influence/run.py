@@ -48,7 +48,7 @@ from hasten.models.knowledge_graph.base import FactorizedTripleModel
 from hasten.objectives.completion import CompletionPhase
 from hasten.objectives.next_item import NextItemPhase
 from hasten.ops.random import Stream, key, uniform
-from hasten.runs.allocator import tune_process
+from hasten.runs.allocator import configure_process
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.runs.run_folder import RunFolder
 from hasten.scoring import RecommenderQueries
@@ -118,7 +118,7 @@ def compute_influence(
     Every process returns the same.
     """
     start_time = time.perf_counter()
-    tune_process()
+    configure_process()
     RunFolder.open(run, lock=False)
     distributed = load_config(run / "config.yaml").distributed
     with Processes.join(device or "auto", distributed) as processes:

@@ -197,8 +197,8 @@ class Phase(ABC):
         return {}
 
     @property
-    def collective(self) -> bool:
-        """Whether :meth:`terms` is a collective, called for micro-batches without examples too."""
+    def communicates(self) -> bool:
+        """Whether :meth:`terms` needs all processes: it is then called without examples too."""
         return self.table is not None and self.table.whole
 
     @cached_property

@@ -28,7 +28,7 @@ def local_batch(phase: Phase, batch: Batch, numbers: range, count: int) -> Batch
     """
     if phase.table is not None and phase.table.expected_rows < MANY_ROWS:
         return batch
-    return batch.for_process(numbers, count, phase.collective)
+    return batch.for_process(numbers, count, phase.communicates)
 
 
 def batch_inputs(

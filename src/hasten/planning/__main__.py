@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 from hasten.errors import HastenError, is_out_of_memory
-from hasten.runs.allocator import tune_process
+from hasten.runs.allocator import configure_process
 
 
 def main(config: str, folder: str) -> int:
     """Probe a configuration in a new run folder; the last line on stdout is JSON."""
-    tune_process()  # before torch is imported
+    configure_process()  # before torch is imported
     from hasten.config_loading.build import load_config  # noqa: PLC0415
     from hasten.planning.probe import probe  # noqa: PLC0415 - brings torch
 

@@ -30,7 +30,7 @@ from hasten.models.interface import Model
 from hasten.models.supports import Supports
 from hasten.profiling.advice import Circumstances, advise
 from hasten.profiling.timed_step import PARTS, Clock, TimedStep
-from hasten.runs.allocator import tune_process
+from hasten.runs.allocator import configure_process
 from hasten.runs.environment import usable_cpus
 from hasten.training.compile import compile_phases, compile_step
 from hasten.training.precision import Precision, refuse_emulated_fp16, resolve_precision
@@ -56,7 +56,7 @@ def profile_step(config: RunConfig, table: object | None = None) -> dict[str, An
     """
     if table is None:
         config = with_builtin_sample(config)
-    tune_process()
+    configure_process()
     with Processes.join(config.device, config.distributed) as processes:
         device = processes.device
         refuse_emulated_fp16(config.training, device)

@@ -26,7 +26,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 _applied: dict[str, Any] = {}
 
 
-def tune_process() -> None:
+def configure_process() -> None:
     """Keep freed pages, enable huge pages, limit spinning and prepared products. Idempotent.
 
     Call it before torch is imported, because torch reads the environment then.

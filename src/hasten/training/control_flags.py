@@ -110,7 +110,7 @@ class RunControl:
 
         return any(self.processes.run_on_rank0(call, "the callbacks"))
 
-    def raise_own_signal(self, step: int, folder: object) -> NoReturn:
+    def raise_interrupted(self, step: int, folder: object) -> NoReturn:
         """Raise Interrupted for this process's own signal, without asking the others."""
         self.stop = self.signals.received
         self.raise_if_stopped(step, folder)

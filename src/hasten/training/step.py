@@ -64,7 +64,7 @@ class OptimizerStep:
         #: ControlFlags of the last step, summed over all processes; None without a process group
         self.summed_control_flags: Tensor | None = None
         self.micro_batch_count = options.accumulate  # of a step, in this process
-        #: whether all micro-batches need the result of Phase.encode, whatever their size
+        #: whether Phase.encode has a result, whose memory smaller micro-batches do not reduce
         self.shares_encoding = False
         #: if set, called instead of :meth:`eager`: captures the step in a CUDA graph, replays it
         self.replay: Callable[[Batch, Sequence[float]], dict[str, Tensor]] | None = None
@@ -102,7 +102,7 @@ class OptimizerStep:
 
     def eager(self, batch: Batch, control_flags: Sequence[float] = ()) -> dict[str, Tensor]:
         """Take the step operation by operation; the learning rate is already set."""
-        batch = local_batch(self.phase, batch, *self.local_micro_batch_range)  # keeps global ids
+        batch = local_batch(self.phase, batch, *self.local_micro_batch_range)  # ids stay global
         self.zero_grad()
         losses = self.try_accumulate(batch)
         if self.out_of_memory is not None and self.is_single_process:
@@ -183,14 +183,14 @@ class OptimizerStep:
     def accumulate(self, batch: Batch) -> dict[str, Tensor]:
         """Accumulate the gradients over the micro-batches; return the detached losses by name."""
         losses: dict[str, Tensor] = {}
-        micro_batches = batch.micro_batches(*self.local_micro_batch_range, self.phase.collective)
+        micro_batches = batch.micro_batches(*self.local_micro_batch_range, self.phase.communicates)
         # inputs[0] is for encode, inputs[1:] for the micro-batches. The prefetcher has copied them
         # to the GPU, or they are copied below. On a CPU they are None: encode and terms build them
         inputs = batch.inputs or [None] * (1 + len(micro_batches))
         if self.device.type != "cpu" and batch.inputs is None:
             inputs = to_device(batch_inputs(self.phase, batch, micro_batches), self.device)
         self.shares_encoding = True  # in case encode runs out of memory; corrected below
-        if self.phase.one_seed_per_step:  # else encode seeds what it samples, and terms below
+        if self.phase.one_seed_per_step:  # else encode seeds itself, and the loop each part
             self.seed(batch, micro_batches[0][0])
         encoded, leaves = self.encode(replace(batch, inputs=inputs[0]))
         self.shares_encoding = bool(encoded)

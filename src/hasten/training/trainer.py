@@ -64,9 +64,9 @@ class Trainer:
         #: embedding tables whose rows are divided over the processes (``training.shard_tables``)
         self.sharded_tables = shard_tables(model, self.phases, options, processes)
         precision = Precision(resolve_precision(options.precision, self.device), self.device)
-        shard = DataParallelRank(processes.rank, processes.world)
+        data_parallel = DataParallelRank(processes.rank, processes.world)
         self.steppers = [  # one for each phase
-            OptimizerStep(phase, index, options, precision, shard, self.device, processes)
+            OptimizerStep(phase, index, options, precision, data_parallel, self.device, processes)
             for index, phase in enumerate(self.phases)
         ]
         self.capture_report = capture_steps(self.steppers, options)
@@ -134,7 +134,7 @@ class Trainer:
             with self.control.signals.stop_at_once():
                 return compile_step(stepper, mode, self.config.seed, self.epochs)
         except StopNow:
-            self.control.raise_own_signal(self.state.position.step, self.folder.path)
+            self.control.raise_interrupted(self.state.position.step, self.folder.path)
 
     def train_epoch(self) -> bool:
         """Train from the current position to the end of the epoch; True if time ran out."""
@@ -171,13 +171,13 @@ class Trainer:
                 stepper.zero_grad()
                 self.record_losses(phase, losses)
                 self.save()
-                self.control.raise_own_signal(position.step, self.folder.path)  # always raises
+                self.control.raise_interrupted(position.step, self.folder.path)  # always raises
             for name, value in values.items():
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # recover() repeats steps skipped for lack of memory. Asking the other processes makes
-            # the host wait, so ask only if it waits anyway, or before weights are used or saved
+            # recover() sets the position back if a step lacked memory. Asking the other processes
+            # makes the host wait: only if it waits anyway, or before weights are used or saved
             last = position.index == phase.steps()
             ask_others = sync or last or state.average_due or self.is_save_due
             if self.recovery.recover(stepper, batch, ask_others):  # the position was set back

@@ -24,7 +24,7 @@ from hasten.models.supports import Supports
 from hasten.new_run import create_run
 from hasten.registry import load_model
 from hasten.run import resume
-from hasten.runs.allocator import tune_process
+from hasten.runs.allocator import configure_process
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.runs.manifest import recorded_hash
 from hasten.runs.record import WEIGHTS
@@ -83,7 +83,7 @@ def update_run(
     Raises:
         HastenError: the data, an option, or the model of the run cannot be updated.
     """
-    tune_process()
+    configure_process()
     limit = Margin.parse(margin)
     folder = RunFolder.open(run, lock=False)
     before = load_config(run / "config.yaml")
