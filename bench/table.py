@@ -58,8 +58,7 @@ How to read the tables:
   that runs only before the first step (the command line, readers, recipes) do not count.
 - Results are never replaced. Where a comparison was measured more than once, the row shows the
   newest result with enough blocks, and then the speed-ups of the others.
-- Results of 21 and 22 November that were measured with uncommitted changes have been removed,
-  except where a page cites one that was not measured again; these are marked.
+- Every result is of a commit. Those of 21 and 22 November with uncommitted changes were removed.
 - Every measurement is a fresh process. The sides alternate on the same machine, with the same
   allocator settings, number of threads and version of PyTorch.
 - Peak memory is `VmHWM` in MiB, measured without the settings that keep freed pages.
@@ -94,9 +93,8 @@ runs, so they say little.
 
 ## Earlier measurements
 
-Results from before 2026-11-23. They have one baseline each and mostly one or two blocks. Those
-marked "uncommitted changes" were measured from a tree that no commit holds, so they cannot be
-repeated exactly. Do not quote them.
+Results from before 2026-11-23. They have one baseline each and mostly one or two blocks, and some
+compare a first step with a later one. Do not quote them.
 
 {earlier}
 """
@@ -135,14 +133,12 @@ def study_table(results: Results, folder: str) -> str:
 
 
 def earlier_table(results: Sequence[Mapping[str, Any]], folder: str) -> str:
-    """One line a result of before there were two baselines, marked if its code is in no commit."""
+    """One line a result of before there were two baselines."""
     lines = ["| | baseline | speed-up (wall time) | measured |", "| --- | --- | --- | --- |"]
     for result in results:
         wall = result["summary"].get("wall")
         ratio = with_interval(wall["ratio"]) if wall else ""
         link = f"[{result['date']}]({folder}/{result['file']}.md)"
-        if (result.get("commit") or "+").endswith("+"):
-            link += " (uncommitted changes)"
         lines.append(f"| {result['title']} | {result['sides'][0]['label']} | {ratio} | {link} |")
     return "\n".join(lines)
 
