@@ -34,6 +34,7 @@ from hasten.data.tables import Dataset
 from hasten.models.interface import Sizes
 from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
 from hasten.objectives.multimodal import MultimodalPhase, bpr_loss
+from hasten.ops.transfer import to_device
 from hasten.training.precision import Precision
 
 CPU = torch.device("cpu")
@@ -131,7 +132,8 @@ def train(
         optimiser.zero_grad()
         with precision.autocast():
             encoded = phase.encode(batch)
-            vectors = model.pair_vectors(encoded, phase.pairs(batch, batch.ids))
+            pairs = to_device(phase.pairs(batch, batch.ids), device)
+            vectors = model.pair_vectors(encoded, pairs)
             loss = loss_of(*vectors)
         precision.backward([loss], [1.0])
         finite = all(

@@ -58,9 +58,10 @@ def test_without_a_device_kernels_are_not_timed():
 
 
 def test_the_table_of_kernel_times():
-    times = {"1-n": {"kernels": {"ms": 0.5}, "present": {"ms": 2.0}, "plain": None}}
+    kernels, present = {"ms": 1.5, "graph_ms": 0.5}, {"ms": 2.0, "graph_ms": None}
+    times = {"1-n": {"kernels": kernels, "present": present, "plain": None}}
     times["1-n"]["share_of_roofline"] = 0.416
-    assert kernel_lines(times)[-1] == "| 1-n | 0.50 | 2.00 | out of memory | 42% |"
+    assert kernel_lines(times)[-1] == "| 1-n | 0.50 | 2.00 without one | out of memory | 42% |"
     assert kernel_lines({}) == []
 
 

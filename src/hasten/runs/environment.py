@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hasten import __version__
 from hasten.runs.allocator import allocator_report
 
 _ALLOWED = re.compile(
@@ -44,7 +45,7 @@ def describe_environment() -> dict[str, Any]:
     source = Path(__file__).parents[3]
     return {
         "versions": {
-            "hasten": _version("hasten"),
+            "hasten": __version__,
             "python": platform.python_version(),
             "torch": torch.__version__,
             "numpy": np.__version__,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hasten import __version__
 from hasten.arrays import Int64
 from hasten.data.columns.times import PER_SECOND
 from hasten.data.event_features import EventEntries
@@ -123,7 +123,7 @@ class Engine:
             "model": loaded.config.model.name,
             "data": loaded.dataset.name,
             "run": loaded.path.name,
-            "version": version("hasten"),
+            "version": __version__,
         }
 
     def recommendation(self, body: RecommendBody) -> tuple[Question, int]:

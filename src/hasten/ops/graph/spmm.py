@@ -6,7 +6,8 @@ transpose:
 
 - CPU: ``embedding_bag`` with per-sample weights, row by row, nothing materialized (its own backward
   pass would take some 20 times as long);
-- CUDA: a compressed sparse row matrix;
+- CUDA: a compressed sparse row matrix, whose product (cuSPARSE) adds in any order: under
+  ``torch.use_deterministic_algorithms``, the way of other devices;
 - other devices (MPS has no sparse tensors): gather, multiply, ``index_add``, in chunks of entries.
 
 Values may need a gradient too: it is ``grad[i] · x[j]`` for the entry (i, j). More entries than
@@ -139,6 +140,8 @@ def _path_of(x: Tensor) -> Path:
     """The fastest implementation on the device of ``x``."""
     if x.device.type == "cpu":
         return "bag"
+    if torch.are_deterministic_algorithms_enabled():
+        return "gather"
     return "csr" if x.device.type == "cuda" else "gather"
 
 

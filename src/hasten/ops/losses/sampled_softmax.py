@@ -78,7 +78,8 @@ class _SampledSoftmax(torch.autograd.Function):
                 score = (chunk * target_rows).sum(1, dtype=kind)
                 chunk = padded_rows(chunk)
                 logits = (chunk @ table.T)[:count, :columns].to(kind) + log_weights
-                logits.view(-1)[_within(masked, start, count, len(x), columns)] = -torch.inf
+                left_out = _within(masked, start, count, len(x), columns)
+                logits.view(-1).index_fill_(0, left_out, -torch.inf)
                 total = torch.logaddexp(score, torch.logsumexp(logits, 1))
                 loss += (total - score).sum()
                 grad_score = torch.expm1(score - total)[:, None]
