@@ -270,13 +270,12 @@ def _defaults() -> Iterable[Experiment]:
         files = _data_options(recipe)
         own = sum(not key.startswith("data.") for key in recipe.configuration)
         if recipe.name == "best" and own > 1:
-            model, data, usual = recipe.model, recipe.data, "as-it-comes"
-            question, before = CHANGED.get((model, data), (usual, ""))
-            embeddings, given = model in ("hgt", "distmult"), files
-            versions = {usual: f"{given} {before}", question: given}
-            for asked, options in versions.items():
-                name = f"{model}-{data}-{asked}"
-                yield from seeds(name, model, data, options, asked, embeddings=embeddings)
+            model, data = recipe.model, recipe.data
+            question, earlier = CHANGED.get((model, data), ("as-it-comes", {}))
+            embeddings = model in ("hgt", "distmult")
+            for asked, options in ({question: ""} | earlier).items():
+                name, given = f"{model}-{data}-{asked}", f"{files} {options}"
+                yield from seeds(name, model, data, given, asked, embeddings=embeddings)
 
     for model, data, options in CONSTANT_DEFAULTS:
         name, given = f"{model}-{data}-defaults", f"{options} {_FILES.get(data, '')}"

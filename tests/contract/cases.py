@@ -250,6 +250,10 @@ CASES = (
     ModelCase("degree", "degree", trains=False, triples=True),
     _hgt("hgt", {"model.layers": 2}),
     _hgt("hgt-self-score", {"model.self_score": True, "model.relation_weights": "normal"}),
+    _hgt(
+        "hgt-shallow",
+        {"model.shallow_width": 2, "model.exclude_self": True, "model.n3": 0.01},
+    ),
     _hgt("hgt-edges", {"model.mode": "edges", "model.fan_out": 2}),
     _hgt(
         "hgt-neighbors",

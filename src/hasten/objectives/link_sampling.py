@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -30,7 +31,9 @@ class LinkSampling:
     batch_size: links per relation (mode neighbors: nodes). share: at most this share of the links
     of a relation. steps: per epoch, None: until every link was scored once. negatives: nodes per
     relation and side. loss: binary cross-entropy, or cross-entropy over all negatives. self_score:
-    whether nodes have a score with themselves, and are negatives of their own queries.
+    whether nodes have a score with themselves, and are negatives of their own queries. n3: weight
+    of the cubes of both ends of each link. excluded: by relation, whether nodes are no answers to
+    themselves, so no negatives of their own queries.
     """
 
     mode: Mode
@@ -41,6 +44,8 @@ class LinkSampling:
     fan_out: int | None
     loss: LinkLoss
     self_score: bool = False
+    n3: float = 0.0
+    excluded: Sequence[bool] = ()
 
 
 class LinkSampler:
@@ -162,6 +167,8 @@ class LinkSampler:
             known |= pair_mask(count, given, len(given), candidates)
             linked = np.isin(count, row[answers == given[row]])
             known = np.concatenate([known, linked[:, None]], axis=1)
+        elif self.sampling.excluded and self.sampling.excluded[relation]:
+            known |= pair_mask(np.arange(len(given)), given, len(given), candidates)
         return torch.from_numpy(~known)
 
     def adds_query(self, relation: int) -> bool:

@@ -8,6 +8,7 @@ and its reverse pass no messages. With the score p(h, r, t) of a link, the losse
   the same over h'. Negatives are sampled once per step, relation and side, from the nodes of the
   right type. With self-scores, the given node is one more negative of relations within its type. A
   negative that is a known answer in training is ignored;
+- n3: ``sum over k of |z_h,k|³ + |z_t,k|³``, the cubes of both ends (Lacroix et al. 2018);
 - contrast: similar nodes against other nodes (:mod:`.contrastive`).
 
 Random numbers are keyed by the step and by what is sampled, not by the micro-batch or process, so
@@ -249,6 +250,11 @@ class LinkPhase(Phase):
         else:
             loss = link_loss(self.sampling.loss, self.model.queries, inputs.blocks, vectors)
         terms = [Term("link", loss, batch.denominators["examples"], factor=inputs.factor)]
+        if self.sampling.n3:
+            cubes = self._cubes(inputs, vectors)
+            weight, factor = self.sampling.n3, inputs.factor
+            factor = None if factor is None else factor * weight
+            terms.append(Term("n3", cubes, batch.denominators["examples"], weight, factor))
         if self.contrast is not None:
             if inputs.nodes is not None and inputs.ignored is not None:
                 rows = _normalized(vectors, inputs.nodes, inputs.lengths)
@@ -258,6 +264,16 @@ class LinkPhase(Phase):
             weight = self.contrast.similar.weight
             terms.append(Term("contrast", loss, batch.denominators["anchors"], weight))
         return terms
+
+    def _cubes(self, inputs: LinkInputs, vectors: Tensor) -> Tensor:
+        """The sum of the cubes of both ends of the links (Lacroix et al. 2018, N3)."""
+        of_nodes = vectors.abs().pow(3).sum(1, dtype=accumulation_dtype(vectors))
+        if inputs.blocks is None:
+            ends = places(inputs.wanted, np.concatenate(self.graph.ends(inputs.links)))
+            return of_nodes.index_select(0, ends).sum()
+        nodes, weight = inputs.blocks.nodes[: len(inputs.blocks.relation)], inputs.blocks.weight
+        cubes = of_nodes.index_select(0, nodes)
+        return cubes.sum() if weight is None else cubes @ weight.to(cubes).repeat(2)
 
 
 def _normalized(vectors: Tensor, nodes: Tensor, lengths: list[int]) -> Sequence[Tensor]:

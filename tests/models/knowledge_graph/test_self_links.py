@@ -8,7 +8,7 @@ import torch
 
 from hasten import load, train
 from hasten.models.interface import Sizes
-from hasten.models.knowledge_graph.self_links import self_link_scores
+from hasten.models.self_links import self_link_scores
 from hasten.registry import load_model
 from hasten.scoring import TripleQueries
 

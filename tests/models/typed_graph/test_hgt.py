@@ -59,6 +59,8 @@ def build(batch_size=7, seed=0, recompute=False, loops=False, **options):
         model.bias.normal_()
         if model.selves is not None:
             model.selves.normal_(std=0.1)
+        if model.shallow is not None:
+            model.shallow.normal_(std=0.2)
         for layer in model.layers:
             layer.prior.uniform_(0.5, 1.5)
             layer.skip.normal_()
@@ -126,7 +128,8 @@ def naive_vectors(model, graph, scored):
             x = x + model.shifts[number][kind]
         if model.options.activation == "relu":
             x = torch.relu(x)
-    return model.result(x)
+    z = model.result(x)
+    return z if model.shallow is None else torch.cat([z, model.shallow * 5], dim=1)
 
 
 def naive_loss(model, phase, batch):
@@ -150,7 +153,7 @@ def naive_loss(model, phase, batch):
     def score(h, r, t):
         w = 1.0 if model.relations is None else model.relations[r]
         itself = model.selves[r] * 10 if model.selves is not None and h == t else 0.0
-        return (z[h] * w * z[t]).sum() / model.options.width**0.5 + model.bias[r] + itself
+        return (z[h] * w * z[t]).sum() / z.shape[1] ** 0.5 + model.bias[r] + itself
 
     total = 0.0
     for link in links:
@@ -159,10 +162,14 @@ def naive_loss(model, phase, batch):
             int(graph.links.kind[link]),
             int(graph.links.tail[link]),
         )
-        same = model.selves is not None and graph.types.source[r] == graph.types.target[r]
+        same = graph.types.source[r] == graph.types.target[r]
+        excluded = model.options.exclude_self and all(a != b for a, k, b in triples if k == r)
+        same &= model.selves is not None or (model.options.exclude_self and not excluded)
         others = [phase.sampler.negatives(batch, r, side).tolist() for side in (0, 1)]
         tails = [o for o in {*others[0], *([h] if same else [])} if (h, r, o) not in triples]
         heads = [o for o in {*others[1], *([t] if same else [])} if (o, r, t) not in triples]
+        tails = [o for o in tails if not (excluded and o == h)]
+        heads = [o for o in heads if not (excluded and o == t)]
         own, drawn = score(h, r, t), ([(h, o) for o in tails], [(o, t) for o in heads])
         logistic = phase.sampling.loss == "logistic"
         value = F.softplus(-own) if logistic else 0.0
@@ -172,6 +179,7 @@ def naive_loss(model, phase, batch):
                 value = value + sum(F.softplus(each) for each in others) / len(others) / 2
             if not logistic:
                 value = value - torch.log_softmax(torch.stack([own, *others]), 0)[0] / 2
+        value = value + model.options.n3 * (z[h].abs() ** 3 + z[t].abs() ** 3).sum()
         total = total + value / len(links)
     anchors = np.array([i - phase.links for i in ids if i >= phase.links])
     if contrast is not None:
@@ -202,6 +210,9 @@ def naive_loss(model, phase, batch):
         {"decoder": "dot", "negatives": 3, "self_score": True},
         {"loss": "softmax", "negatives": 3, "loops": True, "self_score": True},
         {"loss": "softmax", "negatives": 50, "loops": True, "self_score": True},
+        {"exclude_self": True, "negatives": 50},
+        {"exclude_self": True, "loops": True, "shallow_width": 5, "n3": 0.3},
+        {"shallow_width": 2, "n3": 0.1, "loss": "logistic", "exclude_self": True, "negatives": 8},
     ],
 )
 def test_loss_and_gradients_are_those_of_the_equations(mode, options):
@@ -225,7 +236,9 @@ def test_micro_batches_and_recomputation_change_nothing(mode):
     fan_out = {} if mode == "full" else {"fan_out": 1}
     found = []
     for parts, recompute in ((1, False), (4, False), (2, True)):
-        _, model, phase = build(mode=mode, recompute=recompute, self_score=True, **fan_out)
+        _, model, phase = build(
+            mode=mode, recompute=recompute, exclude_self=True, shallow_width=3, n3=0.1, **fan_out
+        )
         batch = phase.plan(1, 0, 1 % phase.steps())
         found.append(gradients(model, lambda p=phase, b=batch, n=parts: loss_of(p, b, n)))
     for value, grads in found[1:]:
@@ -399,8 +412,9 @@ def test_all_relations_at_once_are_the_relations_one_by_one(
         torch.testing.assert_close(one, other, rtol=exact, atol=exact)
 
 
-def test_inference_in_blocks_is_the_whole_pass():
-    _, model, phase = build(layers=2)
+@pytest.mark.parametrize("shallow_width", [0, 5])
+def test_inference_in_blocks_is_the_whole_pass(shallow_width):
+    _, model, phase = build(layers=2, shallow_width=shallow_width, output_dropout=0.5)
     model.eval()
     none = np.zeros(phase.links, bool)
     with torch.no_grad():
@@ -427,6 +441,29 @@ def test_a_scorer_adds_the_self_scores_to_the_nodes_of_the_queries_alone(decoder
         torch.testing.assert_close(scorer.listed(ids), expected[:, ids])
         each = torch.tensor([[2, 2], [0, 7], [5, 2], [20, 1]])
         torch.testing.assert_close(scorer.pairs(each), expected.gather(1, each))
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_exclude_self_ranks_nodes_last_unless_training_links_some_to_themselves(loops):
+    _, model, phase = build(exclude_self=True, loops=loops)
+    (meets,) = np.flatnonzero(phase.graph.types.source == phase.graph.types.target).tolist()
+    genes = np.arange(*phase.graph.types.offsets[phase.graph.types.source[meets] :][:2])
+    with torch.no_grad():
+        scorer = model.eval().scorer(TripleQueries(genes, np.full_like(genes, meets)))
+        own = scorer.block(0, phase.graph.nodes)[torch.arange(len(genes)), genes]
+    assert bool((own < -1e8).all()) is not loops
+    with pytest.raises(ValueError, match="turn one of them off"):
+        HGTOptions(exclude_self=True, self_score=True)
+
+
+def test_the_dropout_of_the_output_is_that_of_a_step_alone():
+    _, model, phase = build(output_dropout=0.5, shallow_width=4, contrastive_weight=0)
+    batch = phase.plan(0, 0, 0)
+    (vectors,) = phase.encode(batch)
+    zeros = (vectors == 0).double().mean()
+    assert 0.3 < zeros < 0.7
+    assert (phase.encode(batch)[0] == vectors).all()
+    assert (model.eval().embed() != 0).all()
 
 
 def test_a_trained_self_score_ranks_the_query_below_its_links():

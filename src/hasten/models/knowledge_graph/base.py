@@ -34,7 +34,6 @@ from torch.nn.functional import softplus
 from hasten.config import TrainingOptions
 from hasten.data.tables import KnowledgeGraph
 from hasten.models.interface import Model, Sizes
-from hasten.models.knowledge_graph.self_links import self_link_scores
 from hasten.models.knowledge_graph.triple_options import (  # also imported from here
     FactorizedTripleOptions as FactorizedTripleOptions,  # noqa: PLC0414
 )
@@ -42,6 +41,7 @@ from hasten.models.knowledge_graph.triple_options import (
     TripleOptions as TripleOptions,  # noqa: PLC0414
 )
 from hasten.models.rows import Rows
+from hasten.models.self_links import self_link_scores
 from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.objectives.completion import (

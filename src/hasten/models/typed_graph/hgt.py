@@ -7,8 +7,10 @@ directions), then a linear map to the width of its embedding z. The score of a l
 - ``distmult``: ``sum of z_h · w_r · z_t / sqrt(D) + b_r`` (Yang et al. 2015);
 - ``dot``: ``z_h · z_t / sqrt(D) + b_r``.
 
-With ``self_score``, that of a node with itself has one more term c_r: products of vectors hardly
-express that similar nodes are linked, but no node with itself.
+With ``shallow_width``, z ends with a second embedding of the node (:mod:`.shallow`). Products of
+vectors hardly express that similar nodes are linked, but no node with itself: so with
+``exclude_self`` a node is no answer to itself, for relations without such links in training; with
+``self_score``, its score with itself has one more term c_r.
 The factor 1 / sqrt(D) is our deviation: without it, initial scores reach ±10. Training uses links
 and similar nodes (:mod:`hasten.objectives.links`). With ``inputs=constant`` all nodes of a type
 have the same input, so nodes whose neighbors have the same types get the same vector; the embedding
@@ -35,16 +37,18 @@ from hasten.data.tables import KnowledgeGraph
 from hasten.models.interface import Model, Sizes
 from hasten.models.knowledge_graph.base import METRICS
 from hasten.models.rows import Rows
+from hasten.models.self_links import self_link_scores
 from hasten.models.supports import Supports
 from hasten.models.typed_graph import hgt_defaults
+from hasten.models.typed_graph.hgt_blocks import attend_in_blocks, blocks
 from hasten.models.typed_graph.hgt_layer import HGTLayer
 from hasten.models.typed_graph.hgt_options import HGTOptions, require_neighborhoods
 from hasten.models.typed_graph.hgt_rows import hgt_rows
 from hasten.models.typed_graph.input_rows import input_rows
 from hasten.models.typed_graph.layer_norm import Norms, norms_of_layers, typed_layer_norm
+from hasten.models.typed_graph.shallow import shallow_embeddings, with_shallow
 from hasten.models.typed_graph.similar_nodes import contrast_of
 from hasten.objectives.base import Phase
-from hasten.objectives.link_sampling import LinkSampling
 from hasten.objectives.links import LinkPhase
 from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dense.product import padded_rows
@@ -61,8 +65,9 @@ from hasten.scoring import Catalog, FactorScorer, TripleQueries, with_self_score
 BLOCK = 1 << 14
 #: makes self-scores reach ±10 in a few hundred steps of Adam
 SELF_SCALE = 10.0
-_FAN_OUT = 8
-WholeInputs = tuple[Tensor, Hop | None]
+#: messages that pass; the hop of the last layer; the rows of the shallow embeddings. None: all
+WholeInputs = tuple[Tensor, Hop | None, Tensor | None]
+SomeInputs = tuple[list[Tensor], list[Hop], Tensor]
 
 
 class HGT(Model):
@@ -78,13 +83,14 @@ class HGT(Model):
     supports = Supports(recompute=True)
 
     options: HGTOptions
+    excluded_selves: Tensor | None
     defaults_for = staticmethod(hgt_defaults.defaults_for)
 
     def __init__(self, options: HGTOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         types = len(sizes.node_types)
         rows = sizes.entities if options.inputs == "embeddings" else types
-        #: widths of given features by type, 0 for types without them
+        # widths of given features by type, 0 for types without them
         self.given = sizes.node_features if options.inputs == "features" else ()
         if self.given:
             rows = sum(n for n, w in zip(sizes.node_types, self.given, strict=True) if not w)
@@ -99,7 +105,8 @@ class HGT(Model):
         shape = (options.layers, types, options.hidden)
         self.gains = nn.Parameter(torch.ones(shape)) if options.norm else None
         self.shifts = nn.Parameter(torch.zeros(shape)) if options.norm else None
-        self.result = LinearMap(options.hidden, options.width)
+        self.result = LinearMap(options.hidden, options.width - options.shallow_width)
+        self.shallow = shallow_embeddings(sizes.entities, options.shallow_width)
         self.relations: nn.Parameter | None = None
         if options.decoder == "distmult":
             weights = torch.ones(sizes.relations, options.width)
@@ -111,6 +118,7 @@ class HGT(Model):
         self.selves: nn.Parameter | None = None
         if options.self_score:
             self.selves = nn.Parameter(torch.zeros(sizes.relations))
+        self.register_buffer("excluded_selves", None, persistent=False)
         self._graph: MessageGraph | None = None
         self._encoded: Tensor | None = None
 
@@ -127,10 +135,11 @@ class HGT(Model):
         """Take the messages and the node features of the data."""
         require_neighborhoods(self.options, dataset)
         self._graph = MessageGraph.of(dataset)
-        if self.given:
-            for number, each in dataset.features:
-                values = torch.from_numpy(each.values).to(self.result.weight)
-                self.register_buffer(f"features_{number}", values, persistent=False)
+        if self.options.exclude_self:
+            self.excluded_selves = self_link_scores(dataset)[: self.sizes.relations]
+        for number, each in dataset.features if self.given else ():
+            values = torch.from_numpy(each.values).to(self.result.weight)
+            self.register_buffer(f"features_{number}", values, persistent=False)
 
     def phases(self, dataset: KnowledgeGraph, training: TrainingOptions) -> Sequence[Phase]:
         """One phase: links, and similar nodes if ``contrastive_weight`` is not 0."""
@@ -138,12 +147,7 @@ class HGT(Model):
         if self._graph is None:
             self.attach(dataset)
         self.recompute = training.recompute
-        default = _FAN_OUT if options.mode == "neighbors" else None
-        fan_out = default if options.fan_out is None else options.fan_out
-        sampling = LinkSampling(
-            options.mode, training.batch_size, options.scored_share, options.steps_per_epoch,
-            options.negatives, fan_out, options.loss, options.self_score,
-        )  # fmt: skip
+        sampling = options.sampling(training.batch_size, self.excluded_selves)
         return [LinkPhase(self, self.graph, sampling, contrast_of(options, dataset, self.graph))]
 
     @cached_property
@@ -207,38 +211,43 @@ class HGT(Model):
     def whole_inputs(self, wanted: Int64 | None, scored: NDArray[np.bool_]) -> WholeInputs:
         """Bool [E], the messages that pass, and the hop of the last layer, if not of all nodes."""
         hop = None if wanted is None else self.graph.hop(wanted, scored, everything=True)
-        return torch.from_numpy(~scored[self.graph.link]), hop and hop.arranged(self.device)
+        rows = None if wanted is None else torch.from_numpy(wanted)
+        return torch.from_numpy(~scored[self.graph.link]), hop and hop.arranged(self.device), rows
 
     def encode_all(self, inputs: WholeInputs) -> Tensor:
         """[S, width] with all nodes in all layers but the last, which only has the wanted nodes."""
-        keep, hop = inputs
+        keep, hop, rows = inputs
         x, sizes, layers = self._inputs(None), self.graph.types.sizes.tolist(), self._layers()
         for layer in layers if hop is None else layers[:-1]:
             x = self._layer(layer, self._edges, x, sizes, None, None, keep)
-        return self._finish(x if hop is None else self._hop(layers[-1], hop, x))
+        return self._finish(x if hop is None else self._hop(layers[-1], hop, x), rows)
 
     def some_inputs(
         self, wanted: Int64, scored: NDArray[np.bool_], fan_out: int | None, seed: int
-    ) -> tuple[list[Tensor], list[Hop]]:
-        """The rows of the first sources, and the hops of all layers."""
+    ) -> SomeInputs:
+        """The rows of the first sources, the hops of all layers, and the wanted nodes."""
         hops = self.graph.hops(wanted, len(self.layers), scored, fan_out, seed)
-        return self._rows(hops[0].sources), [each.arranged(self.device) for each in hops]
+        arranged = [each.arranged(self.device) for each in hops]
+        return self._rows(hops[0].sources), arranged, torch.from_numpy(wanted)
 
-    def encode_some(self, inputs: tuple[list[Tensor], list[Hop]]) -> Tensor:
+    def encode_some(self, inputs: SomeInputs) -> Tensor:
         """[S, width] from the neighborhoods of the wanted nodes."""
-        rows, hops = inputs
+        rows, hops, wanted = inputs
         x = self._inputs(rows)
         for layer, hop in zip(self._layers(), hops, strict=True):
             x = self._hop(layer, hop, x)
-        return self._finish(x)
+        return self._finish(x, wanted)
 
     def _hop(self, layer: tuple[HGTLayer, Norms], hop: Hop, x: Tensor) -> Tensor:
         """A layer for the targets of a hop, from its sources."""
         targets = x.index_select(0, hop.own)
         return self._layer(layer, hop.edges, x, hop.sizes, targets, hop.own_sizes, None)
 
-    def _finish(self, x: Tensor) -> Tensor:
-        return upcast(self.result(padded_rows(x.to(autocast_dtype(x))))[: len(x), :])
+    def _finish(self, x: Tensor, rows: Tensor | slice | None) -> Tensor:
+        """[S, width] embeddings from the output of the layers. rows: the nodes; None: all."""
+        z = upcast(self.result(padded_rows(x.to(autocast_dtype(x))))[: len(x), :])
+        z = with_shallow(z, self.shallow, rows)
+        return F.dropout(z, self.options.output_dropout, self.training)
 
     def queries(
         self, vectors: Tensor, relation: int | Tensor
@@ -248,6 +257,8 @@ class HGT(Model):
         return vectors * self._scale, self.bias[relation], self.self_scores(relation)
 
     def self_scores(self, relation: int | Tensor) -> Tensor | None:
+        if self.excluded_selves is not None:
+            return self.excluded_selves[relation]
         return None if self.selves is None else self.selves[relation] * SELF_SCALE
 
     @property
@@ -257,22 +268,11 @@ class HGT(Model):
     @torch.no_grad()
     def embed(self, block: int = BLOCK) -> Tensor:
         """[N, width] embeddings of all nodes, layer by layer, ``block`` nodes at a time."""
-        graph, x = self.graph, self._inputs(None)
-        nodes = np.arange(graph.nodes)
-        sizes = graph.sizes(nodes)
+        graph, x, ranges = self.graph, self._inputs(None), blocks(self.graph.nodes, block)
         for layer, norms in self._layers():
-            keys_values = layer.keys_values(x, sizes)
-            parts = []
-            for start in range(0, graph.nodes, block):
-                targets = nodes[start : start + block]
-                host_hop = graph.hop(targets, everything=True).arranged(self.device)
-                hop = to_device(host_hop, self.device)
-                block_rows = x[start : start + block]
-                queries = layer.query(block_rows, hop.own_sizes)
-                part = layer.attend(hop.edges, block_rows, hop.own_sizes, queries, keys_values)
-                parts.append(self._after(norms, part, hop.own_sizes))
-            x = torch.cat(parts)
-        return torch.cat([self._finish(x[s : s + block]) for s in range(0, graph.nodes, block)])
+            parts = attend_in_blocks(layer, graph, x, ranges)
+            x = torch.cat([self._after(norms, part, sizes) for part, sizes in parts])
+        return torch.cat([self._finish(x[each], each) for each in ranges])
 
     @contextmanager
     def encoded_once(self) -> Iterator[None]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
+from torch import Tensor
 
 from hasten.config import ModelOptions, OnlyWith
 from hasten.data.graph_store.mapped import MappedGraph
 from hasten.data.tables import AnyDataset
 from hasten.errors import ConfigurationError
-from hasten.objectives.link_sampling import LinkLoss, Mode
+from hasten.objectives.link_sampling import LinkLoss, LinkSampling, Mode
+
+_FAN_OUT = 8
 
 
 class HGTOptions(ModelOptions):
@@ -40,6 +43,19 @@ class HGTOptions(ModelOptions):
         description="train a score of nodes with themselves, for relations within a node type; "
         "each node is a negative of its own links",
     )
+    exclude_self: bool = Field(
+        False,
+        description="rank a node last as an answer to its own query, for relations whose training "
+        "links link no node to itself",
+    )
+    shallow_width: int = Field(
+        0, ge=0, description="part of width that is a second embedding of each node, concatenated "
+        "to the output of the layers; 0: none"
+    )  # fmt: skip
+    output_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="dropout rate of the node embeddings, in training"
+    )
+    n3: float = Field(0.0, ge=0, description="weight of the cubes of both ends of each link (N3)")
     mode: Mode = Field(
         "full", description="a step encodes: the whole graph, or the neighborhoods of its scored "
         "links (edges) or of one link per sampled node (neighbors)"
@@ -75,9 +91,33 @@ class HGTOptions(ModelOptions):
     def _consistent(self) -> HGTOptions:
         if self.fan_out is not None and self.mode == "full":
             raise ValueError("fan_out has no effect with mode=full")
+        if self.shallow_width >= self.width:
+            raise ValueError("shallow_width must be less than width: the layers need the rest")
+        if self.self_score and self.exclude_self:
+            raise ValueError("self_score has no effect with exclude_self: turn one of them off")
         if self.contrastive_weight == 0 and (self.contrastive_type or self.contrastive_relations):
             raise ValueError("contrastive_type and _relations have no effect with weight 0")
         return self
+
+    def sampling(self, batch_size: int, excluded_selves: Tensor | None) -> LinkSampling:
+        """How a training step samples links, negatives and messages.
+
+        excluded_selves: by relation, below 0 if nodes are no answers to themselves; None: are.
+        """
+        excluded = () if excluded_selves is None else tuple((excluded_selves < 0).tolist())
+        default = _FAN_OUT if self.mode == "neighbors" else None
+        return LinkSampling(
+            self.mode,
+            batch_size,
+            self.scored_share,
+            self.steps_per_epoch,
+            self.negatives,
+            default if self.fan_out is None else self.fan_out,
+            self.loss,
+            self.self_score,
+            self.n3,
+            excluded,
+        )
 
 
 def require_neighborhoods(options: HGTOptions, dataset: AnyDataset) -> None:

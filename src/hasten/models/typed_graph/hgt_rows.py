@@ -16,6 +16,7 @@ def hgt_rows(names: Collection[str], inputs: str, featured: bool) -> dict[str, R
     of_types = Rows.of("node_types", dim=1)
     known_weights = {
         "inputs": Rows.of("plain_nodes") if featured else input_kind,
+        "shallow": Rows.of("entities"),
         "gains": of_types,
         "shifts": of_types,
         "relations": Rows.of("relations"),
