@@ -10,20 +10,20 @@ from typing import Any
 
 #: operations: all of them together; contract: a process of its own
 BUDGETS = {
-    "operations": 15,
-    "losses": 20,
-    "triton_kernels": 25,
-    "triton_times": 25,
-    "captured_steps": 50,
-    "model_steps": 40,
-    "beside_plain": 50,
-    "contract": 140,
-    "training": 55,
-    "repeated": 15,
-    "plan_peaks": 30,
-    "group_of_one": 20,
-    "collectives": 15,
-    "sharded_tables": 35,
+    "operations": 10,
+    "losses": 22,
+    "triton_kernels": 40,
+    "triton_times": 50,
+    "captured_steps": 48,
+    "model_steps": 20,
+    "beside_plain": 30,
+    "contract": 145,
+    "training": 60,
+    "repeated": 10,
+    "plan_peaks": 40,
+    "group_of_one": 25,
+    "collectives": 10,
+    "sharded_tables": 25,
 }
 
 

@@ -41,6 +41,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=40)
     options = parser.parse_args()
+    # the order of atomic additions alone moves weights by more than the limit
+    torch.use_deterministic_algorithms(mode=True)
     with Processes.join(options.device, DistributedOptions()) as processes:
         prepare_torch(None, False, processes.device, processes.launch)
         rows = {name: compared(each, options.steps, processes) for name, each in LOSSES.items()}

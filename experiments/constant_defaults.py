@@ -31,32 +31,16 @@ CONSTANT_DEFAULTS = (
     ("sasrec", "beauty", _SASREC),
 )
 
-_HGT = (
-    "--set model.width=512 --set model.shallow_width=0 --set model.output_dropout=0 "
-    "--set model.n3=0 --set model.exclude_self=false --set model.contrastive_weight=0.5"
-)
-_SELF_SCORE = (
-    "--epochs 15 --eval-every 1 --set model.self_score=true --set model.relation_weights=normal"
-)
-
 #: defaults that changed after their group was opened: (model, data) -> the question of the group
-#: since then, and for each earlier question the options that they were
-CHANGED: dict[tuple[str, str], tuple[str, dict[str, str]]] = {
+#: since then, and the options that they were before
+CHANGED = {
     **{
-        (model, data): ("exclude-self", {"as-it-comes": "--set model.exclude_self=false"})
+        (model, data): ("exclude-self", "--set model.exclude_self=false")
         for model in ("complex", "conve")
         for data in ("umls", "kinship")
     },
     ("hgt", "redda-k"): (
-        "shallow",
-        {
-            "as-it-comes": "--epochs 30 --eval-every 3 --batch-size 5000 "
-            f"--set model.self_score=false --set model.relation_weights=ones {_HGT}",
-            "self-score": f"--batch-size 960 {_SELF_SCORE} {_HGT}",
-        },
-    ),
-    ("hgt", "hetionet"): (
-        "shallow",
-        {"as-it-comes": f"--batch-size 1670 {_SELF_SCORE} {_HGT}"},
+        "self-score",
+        "--epochs 30 --eval-every 3 --batch-size 5000 --set model.self_score=false",
     ),
 }

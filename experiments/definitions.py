@@ -238,7 +238,7 @@ def _linear() -> Iterable[Experiment]:
 
 def _typed() -> Iterable[Experiment]:
     """Typed graphs: HGT beside DistMult and degrees, on the same held-out links."""
-    for data in ("hetionet", "redda-k"):
+    for data, batch_size in (("hetionet", 417), ("redda-k", 250)):
         best = f"--recipe {data}/best"
         # the guide's 512 dimensions from narrower layers: REDDA-K, validation MRR after 10 epochs
         # .170, where 256 wide ones had .164 after 5 at three times the cost
@@ -257,6 +257,14 @@ def _typed() -> Iterable[Experiment]:
         longer = f"{best} --epochs 30"
         name = f"distmult-30-{data}"
         yield from seeds(name, "distmult", data, longer, "loss", embeddings=True)
+        # a second embedding of each node beside the output of the layers
+        shallow = (
+            "--set model.width=1024 --set model.shallow_width=960 --set model.output_dropout=0.1 "
+            "--set model.n3=0.01 --set model.exclude_self=true --set model.contrastive_weight=0 "
+            f"--batch-size {batch_size} --epochs 15 --eval-every 1"
+        )
+        options = f"{_data_options(find_recipe('hgt', f'{data}/best'))} {shallow}"
+        yield from seeds(f"hgt-{data}-shallow", "hgt", data, options, "shallow", embeddings=True)
         # as it comes: N3 and relation prediction, all answers at once
         files = _data_options(find_recipe("distmult", f"{data}/best"))
         name = f"complex-{data}"
@@ -270,12 +278,13 @@ def _defaults() -> Iterable[Experiment]:
         files = _data_options(recipe)
         own = sum(not key.startswith("data.") for key in recipe.configuration)
         if recipe.name == "best" and own > 1:
-            model, data = recipe.model, recipe.data
-            question, earlier = CHANGED.get((model, data), ("as-it-comes", {}))
-            embeddings = model in ("hgt", "distmult")
-            for asked, options in ({question: ""} | earlier).items():
-                name, given = f"{model}-{data}-{asked}", f"{files} {options}"
-                yield from seeds(name, model, data, given, asked, embeddings=embeddings)
+            model, data, usual = recipe.model, recipe.data, "as-it-comes"
+            question, before = CHANGED.get((model, data), (usual, ""))
+            embeddings, given = model in ("hgt", "distmult"), files
+            versions = {usual: f"{given} {before}", question: given}
+            for asked, options in versions.items():
+                name = f"{model}-{data}-{asked}"
+                yield from seeds(name, model, data, options, asked, embeddings=embeddings)
 
     for model, data, options in CONSTANT_DEFAULTS:
         name, given = f"{model}-{data}-defaults", f"{options} {_FILES.get(data, '')}"

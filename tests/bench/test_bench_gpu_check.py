@@ -15,7 +15,15 @@ from bench import (
     gpu_steps,
 )
 from bench.gpu_budgets import BUDGETS, attempt
-from bench.gpu_check import kernel_lines, main, markdown, plain_lines, step_lines, verdict
+from bench.gpu_check import (
+    kernel_lines,
+    main,
+    markdown,
+    plain_lines,
+    step_lines,
+    suite_outcome,
+    verdict,
+)
 from bench.gpu_data import facts, made_book
 from bench.gpu_kernels import triton_kernels, triton_times
 from bench.gpu_losses import losses, near
@@ -217,6 +225,18 @@ def test_sharded_tables_are_compared_with_whole_ones(name, monkeypatch):
     right = RequestedRows.fetch
     monkeypatch.setattr(RequestedRows, "fetch", lambda *given: right(*given).flip(0))
     assert not gpu_sharded.compared(loss, 4, processes)["passed"]
+
+
+def test_a_suite_that_is_stopped_names_what_failed_until_then():
+    lines = ["[gw1] [  1%] PASSED tests/a.py::one[x]", "[gw0] [  2%] FAILED tests/a.py::two[y]"]
+    found = suite_outcome([*lines, "E   AssertionError"], None, 3)
+    assert found["failed"] == ["tests/a.py::two[y]"]
+    assert (found["passed_tests"], found["told"]) == (1, ["E   AssertionError"])
+    assert found["error"] == "stopped after 3 s"
+    assert suite_outcome(["1 passed in 2 s"], 0, 3) == {
+        "passed": True,
+        "closing": "1 passed in 2 s",
+    }
 
 
 def test_what_a_check_raises_is_its_outcome():

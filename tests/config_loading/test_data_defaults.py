@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import yaml
 
@@ -169,12 +167,11 @@ def test_validations_of_many_users_are_sampled(monkeypatch):
 
 def test_hgt_takes_a_hundredth_of_the_links_per_relation_within_bounds():
     for triples, settings, batch_size, epochs in (
-        (1_000, {}, 250, 60),
-        (9_000, {}, 250, 17),
-        (96_050, {}, 250, 15),
-        (167_028, {}, 417, 15),
+        (1_000, {}, 500, 60),
+        (9_000, {}, 500, 34),
+        (96_050, {}, 960, 15),
         (8_000_000, {}, 5000, 15),
-        (167_028, {"model.mode": "edges"}, 417, 15),
+        (96_050, {"model.mode": "edges"}, 960, 15),
         (96_050, {"model.mode": "neighbors"}, 5000, 30),
         (96_050, {"training.batch_size": 8000}, 8000, 47),
     ):
@@ -186,32 +183,16 @@ def test_hgt_takes_a_hundredth_of_the_links_per_relation_within_bounds():
 def test_hgt_starts_from_random_relation_weights_if_its_score_has_any():
     assert chosen("hgt", DataSize())["model.relation_weights"] == "normal"
     found = chosen("hgt", DataSize(), **{"model.decoder": "dot"})
-    assert found["model.relation_weights"] == "ones"
+    assert (found["model.relation_weights"], found["model.self_score"]) == ("ones", True)
     assert build_config("hgt", flags={"model.decoder": "dot", **found})
     recipe = build_config("hgt", flags={"recipe": "redda-k/best"}).model
     assert (recipe.relation_weights, recipe.self_score) == ("ones", False)
 
 
-def test_hgt_has_shallow_embeddings_if_each_node_has_an_embedding_anyway():
-    size = DataSize(entities=38_800, relations=7, triples=96_050)
-    keys = "model.width", "model.shallow_width", "model.contrastive_weight"
-
-    def found(size=size, **settings):
-        return tuple(chosen("hgt", size, **settings).get(key) for key in keys)
-
-    assert found() == (1024, 960, 0.0)
-    assert found(**{"model.width": 200}) == (200, 136, 0.0)
-    assert found(**{"model.width": 32}) == (32, 0, 0.0)
-    assert found(**{"model.contrastive_type": "disease"}) == (1024, 960, 0.5)
-    assert found(**{"model.inputs": "constant"}) == (None, None, None)
-    assert found(replace(size, entities=100_001)) == (None, None, None)
-
-
-def test_hgt_excludes_self_links_unless_their_score_is_trained():
-    assert chosen("hgt", DataSize())["model.exclude_self"] is True
-    found = chosen("hgt", DataSize(), **{"model.self_score": True})
-    assert found["model.exclude_self"] is False
-    assert build_config("hgt", flags={"model.self_score": True, **found})
+def test_hgt_trains_self_scores_unless_nodes_are_no_answers_to_themselves():
+    found = chosen("hgt", DataSize(), **{"model.exclude_self": True})
+    assert found["model.self_score"] is False
+    assert build_config("hgt", flags={"model.exclude_self": True, **found})
 
 
 def test_hgt_samples_the_validations_of_graphs_with_many_validation_triples(monkeypatch, tmp_path):

@@ -445,6 +445,7 @@ MODEL_VALUES: dict[str, Any] = {
     "sequential.negatives": 4,
     "hgt.steps_per_epoch": 2,
     "hgt.fan_out": 1,
+    "hgt.shallow_width": 2,
     "hgt.contrastive_type": "node",
     "hgt.contrastive_relations": ["next"],
     "hgt.similarity_threshold": 0.6,
