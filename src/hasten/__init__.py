@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from hasten.version import __version__
 
 if TYPE_CHECKING:
     from hasten.api import Result, Run, load, plan, train, update

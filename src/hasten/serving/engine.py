@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hasten import __version__
 from hasten.arrays import Int64
 from hasten.data.columns.times import PER_SECOND
 from hasten.data.event_features import EventEntries
@@ -30,6 +29,7 @@ from hasten.objectives.triple_queries import group_queries
 from hasten.ops.graph.csr import CSR
 from hasten.scoring import RecommenderQueries, TripleQueries
 from hasten.serving.schema import PredictBody, RecommendBody, SimilarBody
+from hasten.version import __version__
 
 if TYPE_CHECKING:
     from hasten.loaded_run import LoadedRun
