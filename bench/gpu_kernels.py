@@ -110,7 +110,8 @@ def triton_times(device: torch.device, catalogs: Sequence[int] = CATALOGS) -> di
             )
         }
         ours = timed["kernels"]
-        share = None if ours is None else 1e3 * floor / (ours["graph_ms"] or ours["ms"])
+        took = ours and (ours["graph_ms"] or ours["ms"])
+        share = 1e3 * floor / took if took else None
         found[name] = {**timed, "floor_ms": 1e3 * floor, "share_of_roofline": share}
     passed = all(each["kernels"] is not None for each in found.values())
     return {"passed": passed, "ceilings": limits, "times": found}
