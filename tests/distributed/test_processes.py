@@ -20,7 +20,7 @@ from tests.distributed import worker
 from tests.distributed.worker import CPU, FEWER_STEPS, MODELS, STEPS
 
 #: an epoch takes few links again and again beside many of another relation, and contrasted nodes
-REPEATING = {"hgt", "hgt-self-score", "hgt-edges", "hgt-neighbors"}
+REPEATING = {"hgt", "hgt-self-score", "hgt-shallow", "hgt-edges", "hgt-neighbors"}
 
 ROOT = Path(__file__).parents[2]
 

@@ -246,8 +246,8 @@ class HGT(Model):
     def _finish(self, x: Tensor, rows: Tensor | slice | None) -> Tensor:
         """[S, width] embeddings from the output of the layers. rows: the nodes; None: all."""
         z = upcast(self.result(padded_rows(x.to(autocast_dtype(x))))[: len(x), :])
-        z = with_shallow(z, self.shallow, rows)
-        return F.dropout(z, self.options.output_dropout, self.training)
+        z, rate = with_shallow(z, self.shallow, rows), self.options.output_dropout
+        return F.dropout(z, rate) if rate and self.training else z
 
     def queries(
         self, vectors: Tensor, relation: int | Tensor
