@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from hasten.version import __version__
+from hasten.runs import __version__
 
 if TYPE_CHECKING:
     from hasten.api import Result, Run, load, plan, train, update

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hasten.runs import __version__
 from hasten.runs.allocator import allocator_report
-from hasten.version import __version__
 
 _ALLOWED = re.compile(
     r"OMP_NUM_THREADS|OMP_WAIT_POLICY|GOMP_SPINCOUNT|MKL_NUM_THREADS|CUDA_VISIBLE_DEVICES|THP_MEM_ALLOC_ENABLE"

@@ -27,9 +27,9 @@ from hasten.inference.new_histories import entries_of
 from hasten.inference.vectors import vectors
 from hasten.objectives.triple_queries import group_queries
 from hasten.ops.graph.csr import CSR
+from hasten.runs import __version__
 from hasten.scoring import RecommenderQueries, TripleQueries
 from hasten.serving.schema import PredictBody, RecommendBody, SimilarBody
-from hasten.version import __version__
 
 if TYPE_CHECKING:
     from hasten.loaded_run import LoadedRun
