@@ -31,9 +31,10 @@ from hasten.models.interface import Sizes
 from hasten.models.sequential.sasrec import SASRec, SASRecOptions
 from hasten.objectives.next_item import NextItemPhase
 from hasten.runs.allocator import configure_process
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.precision import Precision, gradient_norm
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 
 CPU = torch.device("cpu")
 

@@ -17,8 +17,9 @@ from hasten.config import RunConfig
 from hasten.config_loading.build import build_config
 from hasten.ops import table_rows
 from hasten.training.capture.step import capture_steps
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.contract.cases import graph
 
 #: models whose steps can be captured, with what they need to be, by name of the row

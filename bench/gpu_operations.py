@@ -34,8 +34,9 @@ from hasten.ops.ranking.topk_all import topk_all
 from hasten.ops.table import EmbeddingTable
 from hasten.ops.transfer import to_device
 from hasten.scoring import Catalog, FactorScorer
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 
 Check = Callable[[torch.device], dict[str, Any]]
 TOLERANCE = 1e-4

@@ -19,8 +19,9 @@ from bench.gpu_plain_sides import PLAIN, SETTINGS, problem
 from bench.gpu_steps import milliseconds
 from hasten.build import build_model
 from hasten.training.capture.step import capture_steps
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 
 #: steps before those that are timed, enough for graphs of several layouts; timed steps
 WARM_UP, TIMED = 60, 20

@@ -23,9 +23,10 @@ from hasten.config_loading.build import build_config
 from hasten.distributed.device import prepare_torch
 from hasten.distributed.processes import Processes
 from hasten.models.interface import Model
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
 from hasten.training.sharding.tables import ShardedTables, divide_tables
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 
 #: by name: the loss, with the optimizer that it takes
 LOSSES = {

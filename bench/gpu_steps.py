@@ -18,8 +18,9 @@ from bench.gpu_operations import no_synchronisation
 from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
 from hasten.training.capture.step import refusal
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.contract.cases import CASES, ModelCase, graph, sequences
 
 #: settings that make the cases of the contract tests small

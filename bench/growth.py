@@ -108,8 +108,9 @@ def measure(model: str, rows: int) -> dict[str, float]:
     from hasten.evaluation.ranker import evaluate
     from hasten.evaluation.validation_sample import validation_task
     from hasten.registry import load_model
+    from hasten.training.gradient_accumulation import DataParallelRank
     from hasten.training.precision import Precision
-    from hasten.training.step import DataParallelRank, OptimizerStep
+    from hasten.training.step import OptimizerStep
 
     torch.set_num_threads(1)
     cpu, clock = torch.device("cpu"), time.process_time

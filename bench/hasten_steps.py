@@ -15,8 +15,9 @@ from bench.data import GRAPHS, plain_file
 from bench.report import Stopwatch, print_report
 from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision, resolve_precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 
 
 def main() -> None:

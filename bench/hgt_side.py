@@ -63,8 +63,9 @@ def hasten_step(made: MadeGraph, options: argparse.Namespace) -> tuple[Callable[
     from hasten.models.interface import Sizes
     from hasten.models.typed_graph.hgt import HGT
     from hasten.models.typed_graph.hgt_options import HGTOptions
+    from hasten.training.gradient_accumulation import DataParallelRank
     from hasten.training.precision import Precision
-    from hasten.training.step import DataParallelRank, OptimizerStep
+    from hasten.training.step import OptimizerStep
 
     graph = knowledge_graph(made)
     # a number of steps: each scores as many links as it may

@@ -42,8 +42,9 @@ from hasten.models.collaborative.kgat import KGAT
 from hasten.models.collaborative.kgat_options import KGATOptions
 from hasten.models.interface import Sizes
 from hasten.ops.graph.csr import CSR
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 
 CPU = torch.device("cpu")
 

@@ -98,8 +98,9 @@ def time_steps(options: argparse.Namespace) -> dict[str, Any]:
     from hasten.data.tables import Histories
     from hasten.models.interface import Sizes
     from hasten.models.sequential.sasrec import SASRec, SASRecOptions
+    from hasten.training.gradient_accumulation import DataParallelRank
     from hasten.training.precision import Precision
-    from hasten.training.step import DataParallelRank, OptimizerStep
+    from hasten.training.step import OptimizerStep
 
     (items,), device = options.items, torch.device("cpu")
     torch.set_num_threads(options.threads)

@@ -32,8 +32,9 @@ from bench.report import Stopwatch, print_report
 from hasten.config import TrainingOptions
 from hasten.models.collaborative.lightgcn import LightGCN, LightGCNOptions
 from hasten.models.interface import Sizes
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 
 CPU = torch.device("cpu")
 _GRAPH = "s_pre_adj_mat.npz"

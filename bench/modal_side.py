@@ -33,8 +33,9 @@ from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
 from hasten.models.multimodal.modal_data import training_pairs
 from hasten.objectives.multimodal import MultimodalPhase
 from hasten.runs.allocator import configure_process
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 
 CPU = torch.device("cpu")
 #: what the MMGCN guide has judged, and what it starts from

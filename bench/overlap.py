@@ -26,8 +26,9 @@ from hasten.config_loading.build import build_config
 from hasten.config_loading.data_defaults import with_data_defaults
 from hasten.objectives.base import Phase
 from hasten.registry import load_model
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 
 WARM_UP, STEPS, LAST = 2, 5, 0.05
 

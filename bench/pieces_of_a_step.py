@@ -27,8 +27,9 @@ from hasten.models.sequential.sasrec import SASRec, SASRecOptions
 from hasten.objectives.sampled_softmax import SampledSoftmaxPhase
 from hasten.ops.random import permutation
 from hasten.ops.table import EmbeddingTable
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 
 ITEMS, SMALL, LARGE = 20_000, 128, 256
 #: of the plans: so many that rows are sorted and gathered from memory, as in the estimate

@@ -30,8 +30,9 @@ from bench.statistics import spread
 from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
 from hasten.planning.memory_parts import MemoryParts, SavedActivations
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision, resolve_precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 
 #: reference data of each model, and the recipe for them
 MODELS = {

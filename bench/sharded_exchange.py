@@ -26,9 +26,10 @@ from hasten.config import DistributedOptions
 from hasten.config_loading.build import build_config
 from hasten.distributed.processes import Processes
 from hasten.runs.allocator import configure_process
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
 from hasten.training.sharding.tables import shard_tables
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 
 CPU = torch.device("cpu")
 WIDTH, STEPS = 64, 3

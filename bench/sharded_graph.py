@@ -36,10 +36,11 @@ from hasten.distributed.processes import Processes
 from hasten.evaluation.validation_sample import validation_task
 from hasten.ops.graph.graph_shard import column_blocks
 from hasten.runs.allocator import configure_process
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
 from hasten.training.sharding.tables import shard_tables
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 
 CPU = torch.device("cpu")
 STEPS = 3

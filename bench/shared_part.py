@@ -24,8 +24,9 @@ from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
 from hasten.config_loading.data_defaults import with_data_defaults
 from hasten.objectives.base import Phase
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 
 WARM_UP, STEPS, CPU = 2, 6, torch.device("cpu")
 

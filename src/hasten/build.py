@@ -53,7 +53,7 @@ from hasten.ops.sharded_table import sharding
 from hasten.registry import load_model
 from hasten.runs.checkpoint import Checkpoint
 from hasten.runs.run_folder import RunFolder
-from hasten.training.memory_limit import COPIES_WITH_ADAM, MemoryLimit
+from hasten.training.memory.limit import COPIES_WITH_ADAM, MemoryLimit
 from hasten.training.state import phase_state
 
 

@@ -31,7 +31,7 @@ from hasten.runs.allocator import configure_process
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.runs.resuming import named_checkpoint, with_changes
 from hasten.runs.run_folder import RunFolder
-from hasten.training.memory import release_memory
+from hasten.training.memory.device import release_memory
 
 
 @dataclass(frozen=True)

@@ -38,11 +38,12 @@ from hasten.runs.trackers.open import artifacts, open_trackers
 from hasten.scoring import TripleQueries
 from hasten.training import trainer as trainer_module
 from hasten.training.capture.step import capture_steps
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision, refuse_emulated_fp16, resolve_precision
 from hasten.training.resolve_config import resolve_config
 from hasten.training.schedule import Schedule
 from hasten.training.sharding.tables import shard_tables
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.contract.cases import CASES
 
 CPU = torch.device("cpu")

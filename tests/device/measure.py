@@ -18,9 +18,10 @@ from hasten.objectives.prefetch import batch_inputs
 from hasten.ops import table_rows
 from hasten.ops.transfer import layout, send
 from hasten.training.capture.step import refusal
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.optimizers import device_row_adam
 from hasten.training.precision import Precision, PrecisionName
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.contract.cases import CASES, ModelCase
 from tests.device.recorder import Recorder, difference, recording
 

@@ -23,9 +23,10 @@ from hasten.build import build_model, load_data, ranking_tasks
 from hasten.config_loading.build import build_config
 from hasten.distributed.device import describe_device
 from hasten.evaluation.ranker import evaluate
-from hasten.training.memory import peak_bytes
+from hasten.training.gradient_accumulation import DataParallelRank
+from hasten.training.memory.device import peak_bytes
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.contract.cases import CASES, ModelCase
 
 #: relative difference of a loss or a metric between the devices that is not rounding

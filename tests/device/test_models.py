@@ -12,9 +12,10 @@ from hasten.config_loading.build import build_config
 from hasten.models.supports import Supports
 from hasten.ops.graph import spmm_rows
 from hasten.registry import load_model
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.optimizers import adam
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.contract.cases import CASES, ModelCase
 from tests.device.measure import FIRST, SETTINGS, differing, measure
 from tests.device.recorder import Recorder

@@ -17,11 +17,12 @@ from hasten.config import TrainingOptions
 from hasten.objectives.base import Batch, Term
 from hasten.ops.table_rows import TableRows, with_other_rows
 from hasten.training.capture.step import refusal
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.optimizers import device_missed_steps, row_adam
 from hasten.training.optimizers.device_row_adam import DeviceRowAdam
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.contract.cases import CASES
 from tests.device.measure import BY_ROWS, build, read_by_rows
 from tests.device.recorder import Recorder, difference, recording

@@ -33,10 +33,11 @@ from hasten.ops.sharded_table import JoinedRows, ShardedTable
 from hasten.ops.table import EmbeddingTable
 from hasten.ops.transfer import to_device
 from hasten.runs.tensor_file import TensorFile
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
 from hasten.training.sharding.tables import ShardedTables, shard_tables
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.contract.cases import CASES, sequences
 from tests.device.recorder import recording
 from tests.distributed.worker import BATCH

@@ -16,9 +16,10 @@ from hasten.config import DistributedOptions
 from hasten.config_loading.build import build_config
 from hasten.distributed import touched_rows
 from hasten.distributed.processes import Processes
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.contract.cases import CASES, sequences
 from tests.distributed.worker import BATCH
 

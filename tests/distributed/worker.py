@@ -35,9 +35,10 @@ from hasten.distributed.replicas import (
 from hasten.errors import ConfigurationError, HastenError
 from hasten.ops.ranking.rank_all import RankCounts
 from hasten.runs.checkpoint import Checkpoint
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.optimizers import row_adam
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.contract.cases import CASES, ModelCase, sequences
 from tests.training.stubs import ConvolutionalScorer, TwoDenominators, TwoPhaseGraph
 

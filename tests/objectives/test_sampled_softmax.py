@@ -13,10 +13,11 @@ from hasten.models.interface import Sizes
 from hasten.models.sequential.personal_times import personal_times
 from hasten.models.sequential.sasrec import SASRec, SASRecOptions
 from hasten.models.sequential.tisasrec import TiSASRec
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.optimizers import row_adam
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.models.sequential.equations import LENGTH, build, random_histories, reference_states
 
 CPU = torch.device("cpu")

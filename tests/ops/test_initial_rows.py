@@ -8,7 +8,7 @@ from torch import nn
 
 from hasten.ops import initial_rows
 from hasten.ops.initial_rows import xavier_normal_rows
-from hasten.training.memory_limit import MemoryLimit
+from hasten.training.memory.limit import MemoryLimit
 
 
 @pytest.mark.parametrize(

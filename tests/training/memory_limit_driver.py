@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hasten import api
 from hasten.objectives.base import Batch
-from hasten.training.memory import release_memory
+from hasten.training.memory.device import release_memory
 from hasten.training.step import OptimizerStep
 from tests.contract.cases import sequences
 

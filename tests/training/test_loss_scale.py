@@ -11,8 +11,9 @@ from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
 from hasten.models.supports import Supports
 from hasten.registry import load_model
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision, PrecisionName
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.contract.cases import CASES, ModelCase
 
 #: by which the sums of a loss are divided beside the size of the batch: as in a batch so much

@@ -10,8 +10,8 @@ import torch
 
 from hasten import api
 from hasten.evaluation import ranker
-from hasten.training import memory_budget
-from hasten.training.memory_budget import MemoryBudget
+from hasten.training.memory import budget as memory_budget
+from hasten.training.memory.budget import MemoryBudget
 from hasten.training.step import OptimizerStep
 from tests.training.test_memory_recovery import assert_same, retreats, train
 

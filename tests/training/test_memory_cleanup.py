@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from hasten import api
-from hasten.training import memory, trainer
+from hasten.training import trainer
+from hasten.training.memory import device as device_memory
 
 _RELEASES = """
 import os
@@ -18,7 +19,7 @@ from pathlib import Path
 from hasten.runs.allocator import configure_process
 configure_process()
 import torch
-from hasten.training.memory import can_release, release_memory
+from hasten.training.memory.device import can_release, release_memory
 cpu = torch.device("cpu")
 assert can_release(cpu)
 def resident():
@@ -32,12 +33,12 @@ print(before - resident())
 
 
 def test_memory_is_said_to_be_of_the_gpu_or_of_the_host(monkeypatch):
-    monkeypatch.setattr(memory, "peak_memory_bytes", lambda: 3 << 30)
+    monkeypatch.setattr(device_memory, "peak_memory_bytes", lambda: 3 << 30)
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: device.index << 20)
     monkeypatch.setattr(torch.mps, "driver_allocated_memory", lambda: 5 << 20)
-    assert memory.describe_memory(torch.device("cpu")) == "3,072 MiB RAM"
-    assert memory.describe_memory(torch.device("cuda", 7)) == "7 MiB GPU  3,072 MiB RAM"
-    assert memory.describe_memory(torch.device("mps")) == "5 MiB GPU  3,072 MiB RAM"
+    assert device_memory.describe_memory(torch.device("cpu")) == "3,072 MiB RAM"
+    assert device_memory.describe_memory(torch.device("cuda", 7)) == "7 MiB GPU  3,072 MiB RAM"
+    assert device_memory.describe_memory(torch.device("mps")) == "5 MiB GPU  3,072 MiB RAM"
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")

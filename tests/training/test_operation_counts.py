@@ -17,8 +17,9 @@ from bench.guards import plain_step
 from hasten.build import build_model, load_data
 from hasten.config_loading.build import build_config
 from hasten.objectives.base import Batch
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.contract.cases import CASES
 
 CPU = torch.device("cpu")

@@ -9,8 +9,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hasten.build import build_model, load_data, with_builtin_sample
 from hasten.config_loading.build import build_config
 from hasten.planning.memory_parts import MemoryParts, SavedActivations
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.training.test_operation_counts import CPU
 
 _HGT = {"model.hidden": 64, "model.width": 64}

@@ -11,10 +11,11 @@ from torch import nn
 from hasten.config import Patience, TrainingOptions
 from hasten.objectives.base import Batch, Phase, Term
 from hasten.training.early_stopping import EarlyStopping
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.nonfinite import first_nonfinite_tensor
 from hasten.training.precision import Precision, resolve_precision
 from hasten.training.schedule import Schedule
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 
 CPU = torch.device("cpu")
 

@@ -9,8 +9,9 @@ from torch import nn
 from hasten.config import TrainingOptions
 from hasten.objectives.base import Batch
 from hasten.ops.table import EmbeddingTable
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.training.stubs import ConvolutionalScorer, TwoDenominators, TwoPhaseGraph
 
 MODELS = (TwoPhaseGraph, TwoDenominators, ConvolutionalScorer)

@@ -28,7 +28,7 @@ from hasten.evaluation.ranker import evaluate, values_of_one_treatment
 from hasten.loaded_run import load_run
 from hasten.ops.ranking.rank_all import RankCounts
 from hasten.runs.manifest import MANIFEST
-from hasten.training.memory import release_memory
+from hasten.training.memory.device import release_memory
 
 
 @dataclass(frozen=True, eq=False)

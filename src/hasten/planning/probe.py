@@ -25,7 +25,7 @@ from hasten.new_run import new_run
 from hasten.planning.memory_parts import MemoryParts, SavedActivations
 from hasten.runs.environment import peak_memory_bytes, reset_peak_memory
 from hasten.runs.progress import Progress
-from hasten.training.memory import peak_bytes, reset_peak
+from hasten.training.memory.device import peak_bytes, reset_peak
 from hasten.training.trainer import Trainer
 from hasten.training_run import TrainingRun, open_run
 

@@ -33,10 +33,10 @@ from hasten.profiling.timed_step import PARTS, Clock, TimedStep
 from hasten.runs.allocator import configure_process
 from hasten.runs.environment import usable_cpus
 from hasten.training.compile import compile_phases, compile_step
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision, refuse_emulated_fp16, resolve_precision
 from hasten.training.resolve_config import resolve_config
 from hasten.training.schedule import Schedule
-from hasten.training.step import DataParallelRank
 
 _WARM_UP, _MIN_STEPS, _MAX_STEPS = 2, 3, 20
 #: seconds of measured steps for each phase, about

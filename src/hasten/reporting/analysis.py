@@ -21,7 +21,7 @@ from hasten.loaded_run import LoadedRun, load_run
 from hasten.reporting.blocks import Scatter
 from hasten.reporting.embedding_map import embedding_map
 from hasten.reporting.examples import Example, predicted, recommended
-from hasten.training.memory import release_memory
+from hasten.training.memory.device import release_memory
 
 Part = Literal["valid", "test"]
 #: the length of recommended lists if no metric has a cut-off

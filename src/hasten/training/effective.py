@@ -11,7 +11,7 @@ from hasten.distributed.device import describe_device
 from hasten.models.supports import Supports
 from hasten.ops.triton.choice import operations_in_triton
 from hasten.runs.allocator import allocator_report
-from hasten.training.memory import can_release, peak_bytes
+from hasten.training.memory.device import can_release, peak_bytes
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import uses_tf32
 from hasten.training.trainer import Trainer

@@ -29,8 +29,8 @@ from hasten.evaluation.ranker import Evaluation
 from hasten.models.interface import Model
 from hasten.models.supports import Supports
 from hasten.objectives.base import Batch
-from hasten.training.memory import peak_bytes, release_memory
-from hasten.training.memory_budget import MemoryBudget
+from hasten.training.memory.budget import MemoryBudget
+from hasten.training.memory.device import peak_bytes, release_memory
 from hasten.training.step import OptimizerStep
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hasten.config import RunConfig
 from hasten.distributed.processes import Processes
-from hasten.training.memory import can_release
+from hasten.training.memory.device import can_release
 from hasten.training.precision import has_tf32, slow_precision
 
 

@@ -23,7 +23,8 @@ from hasten.training.compile import CompileReport, compile_phases, compile_step,
 from hasten.training.control_flags import ControlFlags, RunControl
 from hasten.training.early_stopping import EarlyStopping
 from hasten.training.epoch_report import Callback, EpochReport
-from hasten.training.memory import release_memory
+from hasten.training.gradient_accumulation import DataParallelRank
+from hasten.training.memory.device import release_memory
 from hasten.training.memory_recovery import OutOfMemoryRecovery
 from hasten.training.mixed_precision.pins import pin_unstable_modules
 from hasten.training.nonfinite import NonFiniteGuard
@@ -33,7 +34,7 @@ from hasten.training.sharding.checkpoint_writer import CheckpointWriter
 from hasten.training.sharding.tables import shard_tables
 from hasten.training.signals import StopNow, StopSignals
 from hasten.training.state import TrainingState
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from hasten.training.weight_average import WeightAverage
 
 #: steps between reads of losses: on a CPU, and on other devices, where a read waits for the device
@@ -65,13 +66,12 @@ class Trainer:
         self.sharded_tables = shard_tables(model, self.phases, options, processes)
         precision = Precision(resolve_precision(options.precision, self.device), self.device)
         data_parallel = DataParallelRank(processes.rank, processes.world)
-        self.steppers = [  # one for each phase
-            OptimizerStep(phase, index, options, precision, data_parallel, self.device, processes)
-            for index, phase in enumerate(self.phases)
-        ]
+        settings = options, precision, data_parallel, self.device, processes
+        # one for each phase
+        self.steppers = [OptimizerStep(phase, i, *settings) for i, phase in enumerate(self.phases)]
         self.capture_report = capture_steps(self.steppers, options)
         self.steps_per_epoch = sum(phase.steps() for phase in self.phases)
-        average: WeightAverage | None = None
+        average = None
         if options.average is not None and self.phases:
             average = WeightAverage(model, options.average, self.steps_per_epoch)
         schedule = Schedule.of(options, self.steps_per_epoch)

@@ -12,8 +12,9 @@ from hasten.models.interface import Sizes
 from hasten.models.multimodal import modal_data
 from hasten.models.multimodal.mmgcn import MMGCN, MMGCNOptions
 from hasten.models.multimodal.modal_data import Constants
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.models.multimodal.modal_data import (
     HELD,
     ITEMS,

@@ -17,11 +17,12 @@ from hasten.ops.random import Stream, integers, key
 from hasten.ops.table_rows import TableRows
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.testing import fingerprint
+from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.nonfinite import first_nonfinite_tensor
 from hasten.training.optimizers import row_adam
 from hasten.training.optimizers.row_adam import RowAdam
 from hasten.training.precision import Precision
-from hasten.training.step import DataParallelRank, OptimizerStep
+from hasten.training.step import OptimizerStep
 from tests.contract.cases import CASES
 from tests.contract.test_models import train
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hasten.distributed.processes import Processes
 from hasten.errors import OutOfMemoryError, first_line, is_out_of_memory
 from hasten.objectives.base import Batch
-from hasten.training.memory import release_memory
+from hasten.training.memory.device import release_memory
 from hasten.training.mixed_precision.recording import Recording, Sample, deviation
 from hasten.training.precision import Precision
 from hasten.training.step import OptimizerStep

@@ -24,7 +24,7 @@ from hasten.ops.sharded_table import JoinedRows, ShardedTable
 from hasten.ops.table import EmbeddingTable
 from hasten.runs.checkpoint import Checkpoint
 from hasten.runs.tensor_file import ShardedTensor
-from hasten.training.memory_limit import COPIES_WITH_ADAM
+from hasten.training.memory.limit import COPIES_WITH_ADAM
 from hasten.training.optimizers.row_adam import ROW_FIELDS, RowAdam
 
 #: with ``auto``: the largest part of a machine's memory that whole tables of all its processes may

@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from hasten.training.memory import describe_memory, peak_bytes, reset_peak
+from hasten.training.memory.device import describe_memory, peak_bytes, reset_peak
 
 #: the share of the budget above which a step needs less: memory grows a little between two checks
 _SHARE = 0.98

@@ -1,0 +1,1 @@
+"""Memory of a run: what is in use, what a budget allows, and whether a model fits."""
