@@ -90,6 +90,15 @@ def test_auto_that_pins_nothing_equals_bf16(tmp_path):
     assert "precision auto: bf16\n" in (tmp_path / "auto" / "train.log").read_text()
 
 
+def test_auto_where_bf16_is_only_emulated_equals_fp32(tmp_path, monkeypatch):
+    monkeypatch.setattr("hasten.training.precision.cpu_computes_bf16", lambda: False)
+    auto = train(tmp_path / "auto", training__precision="auto")
+    train(tmp_path / "fp32", training__precision="fp32")
+    assert auto.summary.effective["precision"] == "fp32"
+    assert_same(tmp_path / "auto", tmp_path / "fp32")
+    assert "precision auto: fp32\n" in (tmp_path / "auto" / "train.log").read_text()
+
+
 def test_auto_pins_the_module_that_deviates_in_bf16(tmp_path, plant):
     plant(1.0, 1000.0)
     # without dropout, whose masks are of padded batches in bf16

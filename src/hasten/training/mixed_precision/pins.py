@@ -168,6 +168,7 @@ def pin_unstable_modules(
 ) -> str:
     """For ``precision: auto``: pin modules that overflow or deviate; a line for the log."""
     low = next((stepper.precision.name for stepper in steppers), "fp32")
+    notes: list[str] = []
     if low != "fp32":
         processes.activity = what = "the comparison with fp32"
 
