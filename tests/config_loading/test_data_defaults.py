@@ -185,7 +185,7 @@ def test_hgt_starts_from_random_relation_weights_if_its_score_has_any():
     found = chosen("hgt", DataSize(), **{"model.decoder": "dot"})
     assert (found["model.relation_weights"], found["model.self_score"]) == ("ones", True)
     assert build_config("hgt", flags={"model.decoder": "dot", **found})
-    recipe = build_config("hgt", flags={"recipe": "redda-k/best"}).model
+    recipe = build_config("hgt", flags={"recipe": "redda-k/softmax"}).model
     assert (recipe.relation_weights, recipe.self_score) == ("ones", False)
 
 
