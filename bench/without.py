@@ -20,7 +20,7 @@ def fused_adam() -> None:
     """Adam as a loop over the parameters."""
     import torch
 
-    from hasten.training import step
+    from hasten.training import gradient_accumulation
     from hasten.training.optimizers.adam import PhaseAdam
 
     class Loop(PhaseAdam):
@@ -37,7 +37,7 @@ def fused_adam() -> None:
     def plain(phase: Any, options: Any, **_: bool) -> PhaseAdam:
         return Loop(list(phase.parameters()), options)
 
-    _replace(step, "make_optimizer", plain)
+    _replace(gradient_accumulation, "make_optimizer", plain)
 
 
 def dropout() -> None:
