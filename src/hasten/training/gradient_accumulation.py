@@ -130,10 +130,12 @@ class GradientAccumulation:
             for t, leaf in zip(encoded, leaves, strict=True)
             if leaf.grad is not None and t is not leaf
         ]
-        if pairs:
-            # a scalar: given gradients, torch imports sympy to check shapes (0.5 s and 35 MiB)
+        if pairs and self.device.type == "cpu":
+            # given gradients, torch imports sympy to check shapes: 0.4 s and 35 MiB
             total = _WithGradients.apply(*chain.from_iterable(pairs))  # type: ignore[no-untyped-call]
             torch.autograd.backward(total)
+        elif pairs:  # on a GPU the two operations more of a scalar cost more than the import
+            torch.autograd.backward([t for t, _ in pairs], [g for _, g in pairs])
 
 
 class _WithGradients(torch.autograd.Function):
