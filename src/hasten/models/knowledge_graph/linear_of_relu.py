@@ -100,18 +100,21 @@ def _backward(
     grad: [b, D]. features: of the forward pass, or None. dtype: of the weight's gradient.
     """
     patches, filters = group.patches.to(group.filters.dtype), _masked(group)
-    if features is None:
-        features = _features(group).to(grad.dtype)
-    features = features.flatten(1)
+    recompute = features is None
+    features = (_features(group).to(grad.dtype) if features is None else features).flatten(1)
     if grad_weight is None:
         grad_weight = product(grad.T, features).to(dtype)
     elif grad.dtype == dtype:  # in place: another [D, C·L] would be large
         grad_weight.addmm_(grad.T, features)
     else:
         grad_weight += grad.T @ features
-    inactive = features <= 0
-    del features  # before the gradient, which is as large
-    inner = product(grad, weight).masked_fill_(inactive, 0.0)
+    if recompute:
+        inactive = features <= 0
+        del features  # before the gradient, which is as large
+        inner = product(grad, weight).masked_fill_(inactive, 0.0)
+    else:  # faster than a mask, but the features stay
+        inner = product(grad, weight)
+        torch.ops.aten.threshold_backward.grad_input(inner, features, 0, grad_input=inner)
     inner = inner.view(len(filters), filters.shape[1], -1).to(filters.dtype)
     grad_patches = torch.bmm(filters.transpose(1, 2), inner)
     grad_filters = torch.bmm(inner, patches.transpose(1, 2))
