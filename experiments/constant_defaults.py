@@ -31,16 +31,31 @@ CONSTANT_DEFAULTS = (
     ("sasrec", "beauty", _SASREC),
 )
 
-#: defaults that changed after their group was opened: (model, data) -> the question of the group
-#: since then, and the options that they were before
+_HGT = (
+    "--set model.shallow_width=0 --set model.output_dropout=0 --set model.n3=0 "
+    "--set model.exclude_self=false --set model.contrastive_weight=0.5"
+)
+_LONG = f"{_HGT} --epochs 30 --eval-every 3 --batch-size 5000 --set model.self_score=false"
+_SELF = (
+    f"{_HGT} --epochs 15 --eval-every 1 --set model.self_score=true "
+    "--set model.relation_weights=normal"
+)
+
+#: defaults that changed after their group was opened: (model, data) -> the questions of the groups
+#: in their order, and the options that the defaults were; the last group has today's defaults
 CHANGED = {
     **{
-        (model, data): ("exclude-self", "--set model.exclude_self=false")
+        (model, data): (("as-it-comes", "--set model.exclude_self=false"), ("exclude-self", ""))
         for model in ("complex", "conve")
         for data in ("umls", "kinship")
     },
     ("hgt", "redda-k"): (
-        "self-score",
-        "--epochs 30 --eval-every 3 --batch-size 5000 --set model.self_score=false",
+        ("as-it-comes", _LONG),
+        ("self-score", f"{_SELF} --batch-size 960"),
+        ("shallow-default", ""),
+    ),
+    ("hgt", "hetionet"): (
+        ("as-it-comes", f"{_SELF} --batch-size 1670"),
+        ("shallow-default", ""),
     ),
 }

@@ -273,12 +273,10 @@ def _defaults() -> Iterable[Experiment]:
         own = sum(not key.startswith("data.") for key in recipe.configuration)
         if recipe.name == "best" and own > 1:
             model, data, usual = recipe.model, recipe.data, "as-it-comes"
-            question, before = CHANGED.get((model, data), (usual, ""))
-            embeddings, given = model in ("hgt", "distmult"), files
-            versions = {usual: f"{given} {before}", question: given}
-            for asked, options in versions.items():
-                name = f"{model}-{data}-{asked}"
-                yield from seeds(name, model, data, options, asked, embeddings=embeddings)
+            embeddings = model in ("hgt", "distmult")
+            for asked, before in CHANGED.get((model, data), ((usual, ""),)):
+                name, given = f"{model}-{data}-{asked}", f"{files} {before}"
+                yield from seeds(name, model, data, given, asked, embeddings=embeddings)
 
     for model, data, options in CONSTANT_DEFAULTS:
         name, given = f"{model}-{data}-defaults", f"{options} {_FILES.get(data, '')}"

@@ -165,7 +165,7 @@ def as_it_comes(recipe: Recipe, metric: str, records: Records) -> str:
 
 
 def _record_without_options(recipe: Recipe) -> str:
-    question, _ = CHANGED.get((recipe.model, recipe.data), ("as-it-comes", ""))
+    *_, (question, _) = CHANGED.get((recipe.model, recipe.data), (("as-it-comes", ""),))
     return f"{recipe.model}-{recipe.data}-{question}"
 
 

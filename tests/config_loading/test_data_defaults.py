@@ -165,13 +165,14 @@ def test_validations_of_many_users_are_sampled(monkeypatch):
     assert with_data_defaults(given, dataset)[0].evaluation.users == "all"
 
 
-def test_hgt_takes_a_hundredth_of_the_links_per_relation_within_bounds():
+def test_hgt_takes_a_200th_of_the_links_per_relation_within_bounds():
     for triples, settings, batch_size, epochs in (
         (1_000, {}, 500, 60),
         (9_000, {}, 500, 34),
-        (96_050, {}, 960, 15),
+        (96_050, {}, 500, 15),
+        (167_028, {}, 835, 15),
         (8_000_000, {}, 5000, 15),
-        (96_050, {"model.mode": "edges"}, 960, 15),
+        (167_028, {"model.mode": "edges"}, 835, 15),
         (96_050, {"model.mode": "neighbors"}, 5000, 30),
         (96_050, {"training.batch_size": 8000}, 8000, 47),
     ):
@@ -183,16 +184,43 @@ def test_hgt_takes_a_hundredth_of_the_links_per_relation_within_bounds():
 def test_hgt_starts_from_random_relation_weights_if_its_score_has_any():
     assert chosen("hgt", DataSize())["model.relation_weights"] == "normal"
     found = chosen("hgt", DataSize(), **{"model.decoder": "dot"})
-    assert (found["model.relation_weights"], found["model.self_score"]) == ("ones", True)
+    assert found["model.relation_weights"] == "ones"
     assert build_config("hgt", flags={"model.decoder": "dot", **found})
     recipe = build_config("hgt", flags={"recipe": "redda-k/softmax"}).model
     assert (recipe.relation_weights, recipe.self_score) == ("ones", False)
 
 
-def test_hgt_trains_self_scores_unless_nodes_are_no_answers_to_themselves():
-    found = chosen("hgt", DataSize(), **{"model.exclude_self": True})
-    assert found["model.self_score"] is False
-    assert build_config("hgt", flags={"model.exclude_self": True, **found})
+@pytest.mark.parametrize(
+    ("given", "shallow", "excluded", "scored", "contrast"),
+    [
+        ({}, 448, True, False, 0.0),
+        ({"width": 128}, 64, True, False, 0.0),
+        ({"width": 32, "hidden": 64}, 0, False, True, 0.5),
+        ({"shallow_width": 0}, 0, False, True, 0.5),
+        ({"shallow_width": 256}, 256, True, False, 0.0),
+        ({"mode": "edges"}, 448, True, False, 0.0),
+        ({"mode": "neighbors"}, 0, False, True, 0.5),
+        ({"inputs": "features"}, 0, False, True, 0.5),
+        ({"inputs": "constant"}, 0, False, True, 0.5),
+        ({"exclude_self": True}, 448, True, False, 0.0),
+        ({"exclude_self": False}, 448, False, True, 0.0),
+        ({"self_score": True}, 448, False, True, 0.0),
+        ({"self_score": False}, 448, True, False, 0.0),
+        ({"self_score": True, "shallow_width": 0}, 0, False, True, 0.5),
+        ({"exclude_self": True, "mode": "neighbors"}, 0, True, False, 0.5),
+        ({"contrastive_type": "drug"}, 448, True, False, 0.5),
+        ({"contrastive_relations": "r"}, 448, True, False, 0.5),
+    ],
+)
+def test_hgt_has_a_second_embedding_of_nodes_where_nodes_have_embeddings(
+    given, shallow, excluded, scored, contrast
+):
+    flags = {f"model.{name}": value for name, value in given.items()}
+    found = chosen("hgt", DataSize(), **flags)
+    complete = build_config("hgt", flags={**found, **flags}).model
+    assert (complete.shallow_width, complete.exclude_self) == (shallow, excluded)
+    assert (complete.self_score, complete.contrastive_weight) == (scored, contrast)
+    assert (complete.n3, complete.output_dropout) == ((0.01, 0.1) if shallow else (0.0, 0.0))
 
 
 def test_hgt_samples_the_validations_of_graphs_with_many_validation_triples(monkeypatch, tmp_path):

@@ -26,7 +26,8 @@ from hasten.training.cpu_fallback import with_cpu_fallback
 from tests.models.typed_graph.test_hgt import table
 
 SETTINGS = {
-    "model.width": 12, "model.hidden": 8, "model.heads": 2, "training.batch_size": 50,
+    "model.width": 12, "model.hidden": 8, "model.heads": 2, "model.shallow_width": 0,
+    "training.batch_size": 50,
     "evaluation.metrics": ["mrr", "hits@10"], "data.ratios": [0.7, 0.15, 0.15], "threads": 1,
 }  # fmt: skip
 
@@ -174,6 +175,18 @@ def test_few_components_are_noted_where_held_out_links_are_told_apart(run, monke
         "hasten.inference.check_embeddings.link_quality", lambda *_: LinkQuality({}, 0.5, 0.5)
     )
     assert len(check_embeddings(run)["problems"]) > 1
+
+
+def test_types_that_are_alike_are_noted_where_held_out_links_are_told_apart(run, monkeypatch):
+    alike = property(lambda _: True)
+    monkeypatch.setattr(
+        "hasten.evaluation.embedding_diagnostics.EmbeddingDiagnostics.like_random", alike
+    )
+    for auroc, place in ((0.9, "noted"), (0.5, "problems")):
+        real = LinkQuality({}, auroc, auroc)
+        monkeypatch.setattr("hasten.inference.check_embeddings.link_quality", lambda *_, r=real: r)
+        texts = check_embeddings(run)[place]
+        assert any("types are not told apart" in text for text in texts), auroc
 
 
 def test_random_vectors_pass_the_first_criteria_but_not_the_types():

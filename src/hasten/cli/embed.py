@@ -152,8 +152,8 @@ def check(
     """Test embeddings for collapse, in comparison with random vectors.
 
     For a run also test link prediction on held-out links. The exit code is 1 if a
-    criterion is not met. If the links are told from others, the default limits are
-    only noted; limits that you give are criteria.
+    criterion is not met. If the links are told from others, the default limits and
+    types that are not told apart are only noted; limits that you give are criteria.
 
     hasten check-embeddings runs/graph
 

@@ -80,9 +80,12 @@ class EmbeddingDiagnostics:
         return {name: value for name, value in figures.items() if value == value}  # noqa: PLR0124
 
     def problems(
-        self, max_cosine: float = MAX_COSINE, components: int = MIN_COMPONENTS
+        self,
+        max_cosine: float = MAX_COSINE,
+        components: int = MIN_COMPONENTS,
+        typed: bool = True,
     ) -> list[str]:
-        """The criteria that the embeddings fail."""
+        """The criteria that the embeddings fail. typed: whether types must be told apart."""
         problems = []
         if not self.mean_cosine < max_cosine:
             problems.append(f"mean cosine {self.mean_cosine:.3f} is not below {max_cosine:g}")
@@ -93,7 +96,7 @@ class EmbeddingDiagnostics:
             )
         if self.collapsed:
             problems.append(f"collapsed (effective rank {self.effective_rank:.1f})")
-        if len(self.within_type) > 1 and self.like_random:
+        if typed and len(self.within_type) > 1 and self.like_random:
             problems.append(
                 f"types are not told apart: cosine {self.within:.3f} within, "
                 f"{self.across:.3f} across types, as of random vectors"

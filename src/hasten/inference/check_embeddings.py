@@ -49,11 +49,12 @@ def check_embeddings(
 ) -> dict[str, Any]:
     """Check the embeddings of a file or a run, as ``hasten check-embeddings`` does.
 
-    max_cosine, min_components: limits; None: 0.5 and 15, which are only noted if the held-out links
-    of a run are told from others. within: lowest and highest mean cosine of pairs within node
-    types. part: of the held-out links; None: test, or validation where test
-    is empty or ``evaluation.test`` is off. The result lists the failed criteria as ``problems``,
-    and those that are only noted as ``noted``. Raises UsageError if there is nothing to read.
+    max_cosine, min_components: limits; None: 0.5 and 15. If the held-out links of a run are told
+    from others, these two, and types that are not told apart, are only noted. within: lowest and
+    highest mean cosine of pairs within node types. part: of the held-out links; None: test, or
+    validation where test is empty or ``evaluation.test`` is off. The result lists the failed
+    criteria as ``problems``, and those that are only noted as ``noted``. Raises UsageError if
+    there is nothing to read.
     """
     links = of_part = None
     embeddings: Embeddings | None = None
@@ -90,8 +91,8 @@ def check_embeddings(
         random = diagnose(noise, kinds, tuple(names.tolist()))
         cosine, components = max_cosine or MAX_COSINE, min_components or MIN_COMPONENTS
         problems = figures.problems(cosine, components)
-        if told_apart:  # these two criteria stand in for links
-            serious = figures.problems(max_cosine or math.inf, min_components or 0)
+        if told_apart:  # these criteria stand in for links
+            serious = figures.problems(max_cosine or math.inf, min_components or 0, typed=False)
             noted, problems = [text for text in problems if text not in serious], serious
         problems += outside(figures.within_type, within or {})
         if plots is not None:

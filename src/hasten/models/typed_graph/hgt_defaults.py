@@ -10,26 +10,58 @@ from hasten.models.search_space import Choice, Range, SearchSpace
 
 #: the keys of :func:`defaults_for`
 FROM_DATA = (
-    *LENGTH, "training.batch_size", "model.self_score", "model.relation_weights"
-)  # fmt: skip
+    *LENGTH,
+    "training.batch_size",
+    "model.relation_weights",
+    "model.shallow_width",
+    "model.output_dropout",
+    "model.n3",
+    "model.exclude_self",
+    "model.self_score",
+    "model.contrastive_weight",
+)
 _SMALLEST_BATCH, _LARGEST_BATCH = 500, 5000
 
 
 def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
-    """A hundredth of the links per relation and step, within bounds; 15 to 60 epochs.
+    """A 200th of the links per relation and step, within bounds; 15 to 60 epochs.
 
     In mode neighbors, whose batches are of nodes, the largest batch.
     """
     batch_size = _LARGEST_BATCH
     if config.given("model.mode", "full") != "neighbors":
-        batch_size = min(_LARGEST_BATCH, max(_SMALLEST_BATCH, size.triples // 100))
+        batch_size = min(_LARGEST_BATCH, max(_SMALLEST_BATCH, size.triples // 200))
     batch_size = config.given("training.batch_size", batch_size)
     weighted = config.given("model.decoder", "distmult") == "distmult"
     return {
         **run_length(config, size.triples, 600, (15, 60), batch_size),
         "training.batch_size": batch_size,
-        "model.self_score": not config.given("model.exclude_self", False),
         "model.relation_weights": "normal" if weighted else "ones",
+        **_embeddings(config),
+    }
+
+
+def _embeddings(config: RunConfig) -> dict[str, Any]:
+    """What the layers leave of the width is a second embedding of each node, with its regularizers.
+
+    Not beside ``model.inputs=features`` or ``constant``, which are for models without embeddings of
+    nodes, and not in mode neighbors, which is for graphs whose table would be too large.
+    """
+    width, hidden = config.given("model.width", 512), config.given("model.hidden", 64)
+    trained = config.given("model.inputs", "embeddings") == "embeddings"
+    trained = trained and config.given("model.mode", "full") != "neighbors"
+    shallow = config.given("model.shallow_width", max(0, width - hidden) if trained else 0)
+    excluded = shallow > 0 and not config.given("model.self_score", False)
+    excluded = config.given("model.exclude_self", excluded)
+    similar = config.given("model.contrastive_type", None)
+    similar = similar or config.given("model.contrastive_relations", None)
+    return {
+        "model.shallow_width": shallow,
+        "model.output_dropout": 0.1 if shallow else 0.0,
+        "model.n3": 0.01 if shallow else 0.0,
+        "model.exclude_self": excluded,
+        "model.self_score": not excluded,
+        "model.contrastive_weight": 0.0 if shallow and not similar else 0.5,
     }
 
 
