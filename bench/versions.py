@@ -43,7 +43,11 @@ RUNS: Mapping[str, tuple[str, str]] = {
 #: switches off what the version before may not have and would refuse to name
 _AFTER: Mapping[str, str] = {
     "conve-umls": "--set model.exclude_self=false",
-    "hgt-redda-k": "--set model.self_score=false --set model.relation_weights=ones",
+    "hgt-redda-k": (
+        "--set model.self_score=false --set model.relation_weights=ones "
+        "--set model.shallow_width=0 --set model.output_dropout=0 --set model.n3=0 "
+        "--set model.exclude_self=false --set model.contrastive_weight=0.5"
+    ),
 }
 _LATER = "--eval-every 1000 --patience none --set training.schedule=constant"
 

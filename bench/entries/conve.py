@@ -12,7 +12,7 @@ HASTEN = (
     "python -m bench.hasten_side --model conve --skip 1 --threads {threads} --batch-size 128 "
     "--set model.loss=1-n --set model.channels=32 --set model.group=128 "
     "--set model.input_dropout=0.2 --set model.feature_dropout=0.2 --set model.hidden_dropout=0.3 "
-    "--set training.average=none"
+    "--set model.exclude_self=false --set training.average=none"
 )
 FB15K = "--data fb15k-237"
 OURS = (
