@@ -7,6 +7,7 @@ from typing import Any
 from hasten.config import RunConfig
 from hasten.models.data_size import LENGTH, DataSize, run_length
 from hasten.models.search_space import Choice, Range, SearchSpace
+from hasten.models.typed_graph.hgt_options import HGTOptions
 
 #: the keys of :func:`defaults_for`
 FROM_DATA = (
@@ -47,14 +48,14 @@ def _embeddings(config: RunConfig) -> dict[str, Any]:
     Not beside ``model.inputs=features`` or ``constant``, which are for models without embeddings of
     nodes, and not in mode neighbors, which is for graphs whose table would be too large.
     """
-    width, hidden = config.given("model.width", 512), config.given("model.hidden", 64)
-    trained = config.given("model.inputs", "embeddings") == "embeddings"
-    trained = trained and config.given("model.mode", "full") != "neighbors"
-    shallow = config.given("model.shallow_width", max(0, width - hidden) if trained else 0)
+    options = config.model
+    assert isinstance(options, HGTOptions)
+    trained = options.inputs == "embeddings" and options.mode != "neighbors"
+    rest = max(0, options.width - options.hidden) if trained else 0
+    shallow = config.given("model.shallow_width", rest)
     excluded = shallow > 0 and not config.given("model.self_score", False)
     excluded = config.given("model.exclude_self", excluded)
-    similar = config.given("model.contrastive_type", None)
-    similar = similar or config.given("model.contrastive_relations", None)
+    similar = options.contrastive_type or options.contrastive_relations
     return {
         "model.shallow_width": shallow,
         "model.output_dropout": 0.1 if shallow else 0.0,
