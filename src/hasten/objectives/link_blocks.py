@@ -37,16 +37,15 @@ class LinkBlocks:
     """L links in B blocks of slots, and the C candidates of each of G relations and sides.
 
     nodes: int64 [2L + G·C] heads, tails and candidates, as indices of the vectors; relation: int64
-    [2L] of heads and tails; slot: int64 [B·BLOCK], the head or tail of each slot, and link: its
-    link; group: int64 [B]; unknown: bool [B·BLOCK, C], whether a candidate counts. weight: float32
-    [L], 0 for a link that is padding; None: all are 1. adds_query: whether unknown has one more
-    column, for the nodes of the queries themselves.
+    [2L] of heads and tails; slot: int64 [B·BLOCK], the head or tail of each slot; group: int64 [B];
+    unknown: bool [B·BLOCK, C], whether a candidate counts. weight: float32 [L], 0 for a link that
+    is padding; None: all are 1. adds_query: whether unknown has one more column, for the nodes of
+    the queries themselves.
     """
 
     nodes: Tensor
     relation: Tensor
     slot: Tensor
-    link: Tensor
     group: Tensor
     unknown: Tensor
     weight: Tensor | None = None
@@ -95,13 +94,14 @@ class LinkBlocks:
             candidates[number, : len(negatives)] = negatives
             rows = slice(first, first + len(link_rows))
             slot[rows] = link_rows + side * count
-            known = sampler.unknown(int(kinds[kind]), side, ends[side][link_rows], negatives)
+            given, answer = (each[link_rows] for each in (ends[side], ends[1 - side]))
+            known = sampler.unknown(int(kinds[kind]), side, given, answer, negatives)
             unknown[rows, : len(negatives)] = known[:, : len(negatives)].numpy()
             if adds_query[kind]:
                 unknown[rows, -1] = known[:, -1].numpy()
             first += BLOCK * int(blocks[kind])
         nodes = np.searchsorted(wanted, np.concatenate([*ends, candidates.reshape(-1)]))
-        parts = [nodes, np.tile(relation, 2), slot, slot % count, group, unknown]
+        parts = [nodes, np.tile(relation, 2), slot, group, unknown]
         blocks_of_links = cls(*map(torch.from_numpy, parts))
         return replace(blocks_of_links, weight=weight, adds_query=any(adds_query))
 
@@ -128,9 +128,10 @@ def link_loss(
     if loss == "softmax":
         # its gradient is zero up to rounding, which Adam would amplify
         bias = bias.detach()
-    true = (query_vectors[: end_count // 2] * ends[end_count // 2 :]).sum(1, dtype=full) + bias[
-        : end_count // 2
-    ]
+    links = end_count // 2
+    # each end's own query, because dropout changes them differently
+    answers = torch.cat([ends[links:], ends[:links]])
+    true = (query_vectors * answers).sum(1, dtype=full) + bias
     of_blocks = query_vectors.index_select(0, blocks.slot).view(-1, BLOCK, query_vectors.shape[1])
     width = blocks.unknown.shape[1] - blocks.adds_query
     tables = candidates.view(-1, width, candidates.shape[1])
@@ -138,14 +139,14 @@ def link_loss(
     scores = scores.view(-1, width).to(full)
     if self_score is not None and blocks.adds_query:
         head, tail = blocks.nodes[:end_count].chunk(2)
-        true = true + self_score[: end_count // 2] * (head == tail)
+        true = true + self_score * (head == tail).repeat(2)
         of_itself = (query_vectors * ends).sum(1, dtype=full) + self_score
         scores = torch.cat([scores, of_itself.index_select(0, blocks.slot)[:, None]], dim=1)
     scores = scores + bias.index_select(0, blocks.slot)[:, None]
-    total = negative_loss(loss, true.index_select(0, blocks.link), scores, blocks.unknown) / 2
+    total = negative_loss(loss, true.index_select(0, blocks.slot), scores, blocks.unknown) / 2
     if loss != "logistic":  # that of padding is 0, as no candidate counts
         return total
-    of_links = F.softplus(-true)
+    of_links = F.softplus(-true[:links])
     if blocks.weight is not None:
         of_links = of_links * blocks.weight.to(full)
     return total + of_links.sum()
@@ -180,21 +181,20 @@ def losses_by_relation(
         groups, _rows_of_groups(vectors, wanted, [nodes for _, nodes in groups]), strict=True
     ):
         left, right, *tables = rows
-        queries, bias, self_score = queries_of(left, kind)
+        (queries, bias, self_score), of_tails = queries_of(left, kind), queries_of(right, kind)[0]
         if not sampler.adds_query(kind):
             self_score = None
         if loss == "softmax":
             # its gradient is zero up to rounding, which Adam would amplify
             bias = bias.detach()
-        products = queries[: len(head), :] * right[: len(head), :]
-        true = products.sum(1, dtype=total.dtype) + bias
-        if self_score is not None:
-            true = true + self_score * torch.from_numpy(head == tail)
-        if loss == "logistic":
-            total = total + F.softplus(-true).sum()
-        # the product with the relation is the same from either side
-        query_tables, ends = (queries, queries_of(right, kind)[0]), (left, right)
-        for side, nodes in enumerate((head, tail)):
+        query_tables, ends = (queries, of_tails), (left, right)
+        for side, (nodes, answer) in enumerate(((head, tail), (tail, head))):
+            products = query_tables[side][: len(nodes), :] * ends[1 - side][: len(nodes), :]
+            true = products.sum(1, dtype=total.dtype) + bias
+            if self_score is not None:
+                true = true + self_score * torch.from_numpy(head == tail)
+            if loss == "logistic" and side == 0:
+                total = total + F.softplus(-true).sum()
             scores = (query_tables[side] @ tables[side].T)[: len(nodes), : len(candidates[side])]
             scores = scores.to(total.dtype)
             if self_score is not None:
@@ -202,7 +202,7 @@ def losses_by_relation(
                 of_itself = products.sum(1, dtype=total.dtype) + self_score
                 scores = torch.cat([scores, of_itself[:, None]], dim=1)
             scores = scores + bias
-            unknown = sampler.unknown(kind, side, nodes, candidates[side])
+            unknown = sampler.unknown(kind, side, nodes, answer, candidates[side])
             total = total + negative_loss(loss, true, scores, unknown) / 2
     return total
 

@@ -33,7 +33,8 @@ class LinkSampling:
     relation and side. loss: binary cross-entropy, or cross-entropy over all negatives. self_score:
     whether nodes have a score with themselves, and are negatives of their own queries. n3: weight
     of the cubes of both ends of each link. excluded: by relation, whether nodes are no answers to
-    themselves, so no negatives of their own queries.
+    themselves, so no negatives of their own queries. filtered: whether known answers of a query are
+    no negatives of it; else only the other end of the link is none.
     """
 
     mode: Mode
@@ -46,6 +47,7 @@ class LinkSampling:
     self_score: bool = False
     n3: float = 0.0
     excluded: Sequence[bool] = ()
+    filtered: bool = True
 
 
 class LinkSampler:
@@ -154,13 +156,20 @@ class LinkSampler:
             sampled[relation, side] = np.unique(first + nodes)
         return sampled[relation, side]
 
-    def unknown(self, relation: int, side: int, given: Int64, candidates: Int64) -> Tensor:
-        """Bool [B, M]: whether a candidate is not known to be linked to a given node [B].
+    def unknown(
+        self, relation: int, side: int, given: Int64, answer: Int64, candidates: Int64
+    ) -> Tensor:
+        """Bool [B, M]: whether a candidate is a negative of a given node [B] and its answer [B].
+
+        It is not if the two are known to be linked; without filtering, if it is the answer.
 
         [B, M + 1] for a relation of :meth:`adds_query`: the given nodes themselves are the last
         column, and are left out of the others.
         """
-        row, answers = self.graph.answers(relation, side, given)
+        if self.sampling.filtered:
+            row, answers = self.graph.answers(relation, side, given)
+        else:
+            row, answers = np.arange(len(given)), answer
         known = pair_mask(row, answers, len(given), candidates)
         if self.adds_query(relation):
             count = np.arange(len(given))

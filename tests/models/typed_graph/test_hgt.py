@@ -15,6 +15,7 @@ from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
+from hasten.models.typed_graph import hgt
 from hasten.models.typed_graph.hgt import HGT
 from hasten.models.typed_graph.hgt_options import HGTOptions
 from hasten.models.typed_graph.jaccard import jaccard_pairs
@@ -150,10 +151,11 @@ def naive_loss(model, phase, batch):
     )
     triples |= {(t, r, h) for h, r, t in triples if graph.types.symmetric[r]}
 
-    def score(h, r, t):
+    def score(given, r, other):
         w = 1.0 if model.relations is None else model.relations[r]
-        itself = model.selves[r] * 10 if model.selves is not None and h == t else 0.0
-        return (z[h] * w * z[t]).sum() / z.shape[1] ** 0.5 + model.bias[r] + itself
+        itself = model.selves[r] * 10 if model.selves is not None and given == other else 0.0
+        query = hgt.dropout(z[given] * w, model.options.query_dropout, model.training)
+        return (query * z[other]).sum() / z.shape[1] ** 0.5 + model.bias[r] + itself
 
     total = 0.0
     for link in links:
@@ -166,15 +168,16 @@ def naive_loss(model, phase, batch):
         excluded = model.options.exclude_self and all(a != b for a, k, b in triples if k == r)
         same &= model.selves is not None or (model.options.exclude_self and not excluded)
         others = [phase.sampler.negatives(batch, r, side).tolist() for side in (0, 1)]
-        tails = [o for o in {*others[0], *([h] if same else [])} if (h, r, o) not in triples]
-        heads = [o for o in {*others[1], *([t] if same else [])} if (o, r, t) not in triples]
+        known = triples if model.options.filter_negatives else {(h, r, t)}
+        tails = [o for o in {*others[0], *([h] if same else [])} if (h, r, o) not in known]
+        heads = [o for o in {*others[1], *([t] if same else [])} if (o, r, t) not in known]
         tails = [o for o in tails if not (excluded and o == h)]
         heads = [o for o in heads if not (excluded and o == t)]
-        own, drawn = score(h, r, t), ([(h, o) for o in tails], [(o, t) for o in heads])
+        drawn = [(h, t, tails), (t, h, heads)]
         logistic = phase.sampling.loss == "logistic"
-        value = F.softplus(-own) if logistic else 0.0
-        for pairs in drawn:
-            others = [score(a, r, b) for a, b in pairs]
+        value = F.softplus(-score(h, r, t)) if logistic else 0.0
+        for given, answer, negatives in drawn:
+            own, others = score(given, r, answer), [score(given, r, o) for o in negatives]
             if logistic and others:
                 value = value + sum(F.softplus(each) for each in others) / len(others) / 2
             if not logistic:
@@ -211,12 +214,16 @@ def naive_loss(model, phase, batch):
         {"loss": "softmax", "negatives": 3, "loops": True, "self_score": True},
         {"loss": "softmax", "negatives": 50, "loops": True, "self_score": True},
         {"exclude_self": True, "negatives": 50},
+        {"exclude_self": True, "filter_negatives": False, "query_dropout": 0.5},
+        {"self_score": True, "loops": True, "filter_negatives": False, "loss": "logistic"},
         {"exclude_self": True, "loops": True, "shallow_width": 5, "n3": 0.3},
         {"shallow_width": 2, "n3": 0.1, "loss": "logistic", "exclude_self": True, "negatives": 8},
     ],
 )
-def test_loss_and_gradients_are_those_of_the_equations(mode, options):
+def test_loss_and_gradients_are_those_of_the_equations(mode, options, monkeypatch):
     fan_out = {"fan_out": 1000} if mode == "neighbors" else {}
+    if "query_dropout" in options:  # what a query loses depends on which end it is of
+        monkeypatch.setattr(hgt, "dropout", lambda x, rate, training: x * (x > 0))
     _, model, phase = build(mode=mode, **options, **fan_out)
     batch = phase.plan(3, 1, 0)
     ours, mine = gradients(model, lambda: loss_of(phase, batch, parts=3))
@@ -336,7 +343,8 @@ def test_drawn_ends_are_of_the_right_type_and_never_known():
             )  # small types are taken whole
             mine = np.flatnonzero(graph.links.kind == relation)
             given = (graph.links.head, graph.links.tail)[side][mine]
-            free = phase.sampler.unknown(relation, side, given, others).numpy()
+            answer = (graph.links.tail, graph.links.head)[side][mine]
+            free = phase.sampler.unknown(relation, side, given, answer, others).numpy()
             for row, node in enumerate(given.tolist()):
                 ends = (graph.links.head[mine], graph.links.tail[mine])
                 known = set(ends[1 - side][ends[side] == node].tolist())
@@ -357,7 +365,7 @@ def test_the_query_is_a_negative_once_unless_it_is_linked_to_itself():
     genes = np.arange(*types.offsets[types.source[meets] :][:2])
     for side in (0, 1):
         sampled = phase.sampler.negatives(batch, meets, side)
-        unknown = phase.sampler.unknown(meets, side, genes, sampled).numpy()
+        unknown = phase.sampler.unknown(meets, side, genes, genes[::-1], sampled).numpy()
         assert unknown.shape == (len(genes), len(sampled) + 1)
         assert unknown[:, -1].tolist() == [node not in linked for node in genes.tolist()]
         assert not unknown[:, :-1][genes[:, None] == sampled].any()
@@ -381,14 +389,15 @@ def test_known_drawn_ends_count_for_nothing_and_their_gradient_is_zero(loss):
 @pytest.mark.parametrize("loss", ["logistic", "softmax"])
 @pytest.mark.parametrize("decoder", ["distmult", "dot"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("self_score", [False, True])
+@pytest.mark.parametrize(("self_score", "filtered"), [(False, True), (True, True), (True, False)])
 def test_all_relations_at_once_are_the_relations_one_by_one(
-    loss, decoder, dtype, self_score, monkeypatch
+    loss, decoder, dtype, self_score, filtered, monkeypatch
 ):
     """Loss and gradients of the form of a GPU, with relations of one and of several blocks."""
+    monkeypatch.setattr(hgt, "dropout", lambda x, rate, training: x * (x > 0))
     monkeypatch.setattr("hasten.objectives.link_blocks.BLOCK", 4)
     some = {"contrastive_weight": 0.0, "self_score": self_score, "loops": True}
-    _, model, phase = build(loss=loss, decoder=decoder, **some)
+    _, model, phase = build(loss=loss, decoder=decoder, filter_negatives=filtered, **some)
     model.to(dtype)
     batch, links = phase.plan(0, 0, 0), np.arange(phase.links)[::2]
     assert np.bincount(phase.graph.links.kind[links]).max() > 8
@@ -464,6 +473,13 @@ def test_the_dropout_of_the_output_is_that_of_a_step_alone():
     assert 0.3 < zeros < 0.7
     assert (phase.encode(batch)[0] == vectors).all()
     assert (model.eval().embed() != 0).all()
+
+
+def test_query_dropout_is_that_of_training_alone():
+    _, model, _ = build(query_dropout=0.5)
+    ones = torch.ones(50, 6, dtype=torch.float64)
+    assert 0.3 < (model.queries(ones, 0)[0] == 0).double().mean() < 0.7
+    assert (model.eval().queries(ones, 0)[0] != 0).all()
 
 
 def test_a_trained_self_score_ranks_the_query_below_its_links():

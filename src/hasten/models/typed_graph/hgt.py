@@ -50,6 +50,7 @@ from hasten.models.typed_graph.shallow import shallow_embeddings, with_shallow
 from hasten.models.typed_graph.similar_nodes import contrast_of
 from hasten.objectives.base import Phase
 from hasten.objectives.links import LinkPhase
+from hasten.ops.dense.dropout import dropout
 from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dense.product import padded_rows
 from hasten.ops.dtypes import autocast_dtype, upcast
@@ -115,9 +116,7 @@ class HGT(Model):
             self.relations = nn.Parameter(weights)
         self.bias = nn.Parameter(torch.zeros(sizes.relations))
         #: self-scores divided by :data:`SELF_SCALE`
-        self.selves: nn.Parameter | None = None
-        if options.self_score:
-            self.selves = nn.Parameter(torch.zeros(sizes.relations))
+        self.selves = nn.Parameter(torch.zeros(sizes.relations)) if options.self_score else None
         self.register_buffer("excluded_selves", None, persistent=False)
         self._graph: MessageGraph | None = None
         self._encoded: Tensor | None = None
@@ -254,6 +253,7 @@ class HGT(Model):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         if self.relations is not None:
             vectors = vectors * self.relations[relation].to(vectors.dtype)
+        vectors = dropout(vectors, self.options.query_dropout, self.training)
         return vectors * self._scale, self.bias[relation], self.self_scores(relation)
 
     def self_scores(self, relation: int | Tensor) -> Tensor | None:

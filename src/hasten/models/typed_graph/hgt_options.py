@@ -55,6 +55,9 @@ class HGTOptions(ModelOptions):
     output_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="dropout rate of the node embeddings, in training"
     )
+    query_dropout: Annotated[float, Field(ge=0, lt=1)] = Field(
+        0.0, description="dropout rate of the product of a node and a relation, in training"
+    )
     n3: float = Field(0.0, ge=0, description="weight of the cubes of both ends of each link (N3)")
     mode: Mode = Field(
         "full", description="a step encodes: the whole graph, or the neighborhoods of its scored "
@@ -70,6 +73,11 @@ class HGTOptions(ModelOptions):
         "softmax", description="loss of a link and its negatives: binary, or softmax cross-entropy"
     )
     negatives: int = Field(256, ge=1, description="negatives per step, relation and side")
+    filter_negatives: bool = Field(
+        True,
+        description="known answers are no negatives of their query; false: only the scored answer "
+        "is none, so the softmax is one over all answers of the query",
+    )
     fan_out: int | None = Field(
         None, ge=1, description="edges and neighbors: messages sampled per node and relation; "
         "none: all in edges, 8 in neighbors"
@@ -117,6 +125,7 @@ class HGTOptions(ModelOptions):
             self.self_score,
             self.n3,
             excluded,
+            self.filter_negatives,
         )
 
 
