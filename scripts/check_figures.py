@@ -96,8 +96,11 @@ def _of_runs(runs: Sequence[Mapping[str, Any]]) -> list[float]:
     curves = [each for run in runs for each in run.get("curve", ())]
     unread = ("epoch", "loss", "seconds")
     found += [n for each in curves for name, n in each.items() if name not in unread]
-    columns = zip(*(_numbers_in(_figures(run)) for run in runs), strict=False)
-    for column in columns:
+    named = [dict(_by_name(_figures(run))) for run in runs]
+    for name in named[0].keys() if named else ():
+        column = [each[name] for each in named if name in each]
+        if len(column) < len(named):  # older records have fewer metrics
+            continue
         found.append(mean(column))
         if len(column) > 1:
             found.append(stdev(column))
@@ -105,11 +108,21 @@ def _of_runs(runs: Sequence[Mapping[str, Any]]) -> list[float]:
 
 
 def _figures(run: Mapping[str, Any]) -> dict[str, Any]:
-    """What is averaged over seeds, in an order of its own."""
+    """What is averaged over seeds."""
     links = (run.get("embeddings") or {}).get("links") or {}
     names = ("valid", "test", "opened", "epochs", "seconds", "also")
     chosen = {name: run.get(name) for name in names}
     return {**chosen, "links": {name: links.get(name) for name in ("auroc", "ap")}}
+
+
+def _by_name(value: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Every number, by the keys and positions that lead to it."""
+    if isinstance(value, int | float):
+        yield name, float(value)
+    elif isinstance(value, Mapping | list):
+        inner = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, each in inner:
+            yield from _by_name(each, f"{name}/{key}")
 
 
 def _numbers_in(value: Any) -> Iterator[float]:

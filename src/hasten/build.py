@@ -150,7 +150,7 @@ def _read_graph(
     return with_node_features(graph, files) if files else graph
 
 
-def refuse_other_data(
+def refuse_changed_source(
     run: Path, config: RunConfig, table: object | None, stored: AnyDataset
 ) -> list[str]:
     """Raise RunFolderError if the data have changed since the run stored a copy of them.

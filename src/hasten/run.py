@@ -9,12 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hasten.build import (
-    build_model,
-    ranking_tasks,
-    refuse_other_data,
-    with_builtin_sample,
-)
+from hasten.build import build_model, ranking_tasks, refuse_changed_source, with_builtin_sample
 from hasten.config import RunConfig
 from hasten.config_loading.build import load_config
 from hasten.console import write_stderr
@@ -34,7 +29,7 @@ from hasten.runs.option_changes import changed_options
 from hasten.runs.resuming import (
     checkpoint_to_resume,
     copy_run,
-    refuse_changed_data,
+    refuse_changed_copy,
     requested_changes,
     with_changes,
 )
@@ -87,7 +82,7 @@ def train(
                 first_summary = _train_new(
                     processes, config, table, quiet, start_time, refit, plan, overwrite, callbacks
                 )
-            elif refit and existing.name == _REFIT:  # restarted by torchrun in the refit
+            elif refit and existing.name == _REFIT:  # torchrun restarted the processes in the refit
                 first_folder = RunFolder(existing.parent, lock=None)
                 first_summary = Summary.from_json(
                     processes.run_on_rank0(lambda: first_folder.read_json("metrics.json"))
@@ -96,8 +91,10 @@ def train(
                 resolved = resolve_config(config, processes).config
                 changes = requested_changes(config, resolved, existing)
                 requested = (resolved, table) if resume_auto and not processes.restarts else None
-                arguments = (existing, None, changes, quiet, start_time, requested)
-                first_summary = _resume(processes, *arguments, callbacks=callbacks)
+                first_summary = _resume(
+                    processes, existing, None, changes, quiet, start_time, requested,
+                    callbacks=callbacks,
+                )  # fmt: skip
         if not refit:
             return first_summary
         if first_summary.stopped_by == "max_time":
@@ -202,7 +199,7 @@ def resume(
     """Resume a run from its newest valid checkpoint or a named one.
 
     out: resume a copy of the run in this new folder. changes: new values of options. until: stop
-    after this epoch, on the schedule of the whole run. callbacks: called after each epoch.
+    after this epoch at the latest, on the schedule of the whole run. callbacks: after each epoch.
     """
     options: dict[str, Any] = {"until": until, "callbacks": callbacks}
     configure_process()
@@ -249,13 +246,6 @@ def _resume(
     """
     locked: list[RunFolder] = []  # the locked folder on rank 0, empty on the others
     warnings: list[str] = []
-
-    def choose() -> Checkpoint | None:
-        chosen = checkpoint_to_resume(folder, checkpoint_name, warnings.append, shards)
-        if checkpoint_name is not None:  # after a restart by torchrun, resume() takes the newest
-            processes.save_job_state("run", str(run))
-        return chosen
-
     processes.run_on_rank0(
         lambda: locked.append(RunFolder.open(run, lock=True)), "locking the run folder"
     )
@@ -264,18 +254,28 @@ def _resume(
         resolved = resolve_config(with_changes(saved, changes), processes)
         config, device = resolved.config, processes.device
         dataset = processes.run_on_all_ranks("reading the data", lambda: load_stored(folder.data))
-        processes.run_on_rank0(lambda: refuse_changed_data(folder, dataset))
+        processes.run_on_rank0(lambda: refuse_changed_copy(folder, dataset))
         if requested is not None:
-            warnings += processes.run_on_rank0(lambda: refuse_other_data(run, *requested, dataset))
+            warnings += processes.run_on_rank0(
+                lambda: refuse_changed_source(run, *requested, dataset)
+            )
         require_same_data(processes, dataset)
         prepare_torch(config.threads, config.training.deterministic, device, processes.launch)
         model = processes.run_on_all_ranks(
             "building the model",
             lambda: build_model(config, dataset, device, for_training=True, processes=processes),
         )
-        phase_data = training_dataset(dataset, folder.data)
+        phase_data = training_dataset(dataset, folder.data)  # without rows that are left out
         phases = model.phases(phase_data, config.training)
         shards = sharded_tensors(model, phases)
+
+        def choose() -> Checkpoint | None:
+            chosen = checkpoint_to_resume(folder, checkpoint_name, warnings.append, shards)
+            if checkpoint_name is not None:
+                # if torchrun restarts the processes, resume() then takes the newest checkpoint
+                processes.save_job_state("run", str(run))
+            return chosen
+
         checkpoint = shared_checkpoint(processes, choose, shards)
         if checkpoint is None:
             apply_initial_weights(model, initial_checkpoint(processes, config), dataset)
@@ -292,7 +292,7 @@ def _resume(
 def _run(
     setup: RunSetup, checkpoint: Checkpoint | None, warnings: list[str] | None = None
 ) -> Summary:
-    """Train and return the summary. warnings: a list, possibly empty, if the run is resumed."""
+    """Train and return the summary. warnings: of resuming, possibly none; None: a new run."""
     with open_run(setup, checkpoint, warnings) as training:
         if warnings is not None:  # resumed: open_run has recorded the changed options
             write = setup.folder.write_config

@@ -387,7 +387,7 @@ def test_a_graph_divided_later_is_that_of_which_a_process_makes_its_rows(name, r
     assert (whole.graph_shard.order_t is None) == (name == "lightgcn")
     if name == "kgat":
         assert torch.equal(whole.graph_shard.order_t, model.graph_shard.order_t)
-        assert torch.equal(whole.queries.offsets, model.queries.offsets)
+        assert torch.equal(whole.head_relations.offsets, model.head_relations.offsets)
         assert whole.attention_shard.bounds == model.attention_shard.bounds
 
 

@@ -1,1 +1,1 @@
-"""Models, one file each: options, layers, training objectives (phases), scores of candidates."""
+"""Models, one main file each: options, layers, training phases, scores of candidates."""

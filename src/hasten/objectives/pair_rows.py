@@ -37,7 +37,7 @@ class PairRowsPhase(PairwisePhase):
         super().__init__(*arguments, **named)
         users, items = self._parameters
         self.user_count = len(self.training_items)  # ``users`` may hold fewer
-        self.no_capture_reason = "each batch reads another number of rows"
+        self.no_capture_reason = "each batch reads a different number of rows"
         self._read: LastValueCache[Tensor] = LastValueCache()
         #: with their examples, which the entry keeps so that no others have their identity
         self._last: LastValueCache[tuple[Tensor, PairwiseExamples]] = LastValueCache()
@@ -102,7 +102,7 @@ class GraphPairsModel(PairwiseModel, Protocol):
         """The distinct nodes, ascending."""
         ...
 
-    def shard_graph(self, pairs: CSR) -> None:
+    def shard_graph(self, interactions: CSR) -> None:
         """Keep the part of the graph of the nodes of this process. pairs: of training, distinct."""
         ...
 

@@ -54,7 +54,7 @@ class PairwiseModel(Protocol):
         ...
 
     def pair_inputs(self, pairs: PairwiseExamples) -> Any:
-        """What :meth:`encode_pairs` needs of all pairs of a batch, made on the host."""
+        """The inputs of :meth:`encode_pairs` for all pairs of a batch, prepared on the host."""
         ...
 
     def encode_pairs(self, inputs: Any, seed: int | None) -> Encoded:
@@ -65,9 +65,9 @@ class PairwiseModel(Protocol):
         ...
 
     def fix_shapes(self) -> str | None:
-        """Let :meth:`pair_inputs` return the same shapes for all batches of one size.
+        """From now on, let :meth:`pair_inputs` return the same shapes for all batches of one size.
 
-        Returns None, or the reason why that is not possible.
+        CUDA graphs need this. Returns None, or the reason why it is not possible.
         """
         ...
 
@@ -92,9 +92,12 @@ class PairwiseModel(Protocol):
 
 
 class InnerProductDefaults:
-    """Defaults for a model without a graph whose score is ``user · item``."""
+    """Defaults for models whose score is ``user · item``.
 
-    #: whether lists of distinct nodes are padded to a size that the batch's size determines
+    A model that propagates over a graph overrides :meth:`pair_inputs` and :meth:`encode_pairs`.
+    """
+
+    #: whether :meth:`distinct` pads its result to a length that depends only on the batch size
     fixed = False
 
     @property
@@ -103,14 +106,14 @@ class InnerProductDefaults:
         return 0
 
     def fix_shapes(self) -> str | None:
-        return "each batch reads another number of rows of the graph"
+        return "each batch reads a different number of rows of the graph"
 
     def distinct(self, nodes: Tensor) -> Tensor:
         """The distinct nodes, ascending, on the host.
 
-        If shapes are fixed, the last one is repeated until there are as many as were given. The
-        repetitions are computed, but :meth:`take` reads the first of equal nodes, so their
-        gradients are zeros.
+        If shapes are fixed, the last one is repeated until there are as many as were given. What
+        reads the vectors of nodes reads the first of equal nodes: see ``CollaborativeModel.take``.
+        The vectors of the repetitions are therefore computed, but their gradients are zeros.
         """
         found: Tensor = torch.unique(nodes)
         if not self.fixed:
@@ -138,7 +141,7 @@ class InnerProductDefaults:
 
 
 class PairwisePhase(ExampleBatches):
-    """As many examples per epoch as there are training pairs.
+    """The BPR phase: as many examples per epoch as there are training pairs.
 
     sampling: ``interactions`` takes every pair once per epoch. ``users`` samples users uniformly,
     without repetition until each was sampled, and an item of each (the code of KGAT's authors).
@@ -148,7 +151,7 @@ class PairwisePhase(ExampleBatches):
     """
 
     name = "pairwise"
-    no_capture_reason: str | None = "each batch reads another number of rows of the graph"
+    no_capture_reason: str | None = "each batch reads a different number of rows of the graph"
 
     def __init__(
         self,
@@ -162,7 +165,7 @@ class PairwisePhase(ExampleBatches):
         sampling: Sampling,
     ) -> None:
         self.training_items = trained = CSR.of(histories).distinct()
-        # ids are positions in the epoch, which the sampler below permutes
+        # the id of an example is its position in the epoch; the sampler below permutes them
         super().__init__(len(trained.items), batch_size, shuffle=False)
         self.model, self._parameters = model, list(parameters)
         #: whether a step encodes all pairs of its batch together, in every process
@@ -179,10 +182,12 @@ class PairwisePhase(ExampleBatches):
             )
         self.known_items = KnownItems.build(trained.rows, trained.items, len(trained), items)
         self.offsets = torch.from_numpy(trained.offsets)
-        self.items, self.users = torch.from_numpy(trained.items), torch.from_numpy(trained.rows)
-        self.active = torch.from_numpy(np.flatnonzero(trained.lengths > 0))
+        #: int64, the item and the user of each training pair
+        self.pair_items = torch.from_numpy(trained.items)
+        self.pair_users = torch.from_numpy(trained.rows)
+        self.users_with_items = torch.from_numpy(np.flatnonzero(trained.lengths > 0))
         self._pairs: LastValueCache[PairwiseExamples] = LastValueCache()
-        examples = self.items if sampling == "interactions" else self.active
+        examples = self.pair_items if sampling == "interactions" else self.users_with_items
         self._sampler = PermutationSampler(len(examples))
 
     def sample(self, batch: Batch, ids: Tensor) -> PairwiseExamples:
@@ -190,11 +195,11 @@ class PairwisePhase(ExampleBatches):
         seed, epoch = batch.seed, batch.epoch
         if self.sampling == "interactions":
             chosen = self._sampler.at(seed, epoch, ids)
-            user, positive = self.users[chosen], self.items[chosen]
+            user, positive = self.pair_users[chosen], self.pair_items[chosen]
         else:
-            user = self.active[self._sampler.at(seed, epoch, ids)]
+            user = self.users_with_items[self._sampler.at(seed, epoch, ids)]
             begin, stop = self.offsets[user], self.offsets[user + 1]
-            positive = self.items[
+            positive = self.pair_items[
                 begin + integers(stop - begin, key(seed, Stream.POSITIVES, epoch), ids)
             ]
         base = key(seed, Stream.NEGATIVES, epoch)
@@ -203,24 +208,22 @@ class PairwisePhase(ExampleBatches):
     def pairs(self, batch: Batch, ids: Tensor) -> PairwiseExamples:
         """The pairs of these examples, on the host.
 
-        The whole batch is sampled once and cut, also for each micro-batch. If the batch is split
-        over processes and pairs are not encoded together, only these ids are sampled.
+        The whole batch is sampled once, and micro-batches are slices of it. But a process that
+        computes only a share of the batch, by a model that reads nothing else, samples that share.
         """
-        if (
-            batch.local_micro_batches is not None
-            and not self.encodes_pairs
-            and ids is not batch.ids
-        ):
+        all_ids, divided = ids is batch.ids, batch.local_micro_batches is not None
+        if divided and not all_ids and not self.encodes_pairs:
             return self.sample(batch, ids)
         whole = self._pairs.get(batch.key, lambda: self.sample(batch, batch.ids))
-        if ids is batch.ids:
+        if all_ids:
             return whole
         local = ids - batch.ids[0]  # the ids of a batch are consecutive
         return PairwiseExamples(whole.user[local], whole.positive[local], whole.negative[local])
 
     def fix_shapes(self) -> None:
         if self.no_capture_reason is not None:
-            self.one_seed_per_step, self.no_capture_reason = True, self.model.fix_shapes()
+            self.no_capture_reason = self.model.fix_shapes()
+            self.one_seed_per_step = True
 
     def encode_inputs(self, batch: Batch) -> Any:
         return self.model.pair_inputs(self.pairs(batch, batch.ids)) if self.encodes_pairs else ()

@@ -56,7 +56,7 @@ class RunControl:
 
     def start(self) -> None:
         """Start both clocks: since the start of the run and since the last checkpoint."""
-        self.started = self.saved = time.monotonic()
+        self.started = self.saved_at = time.monotonic()
 
     def collect(self) -> ControlFlags:
         """The flags of this process now."""
@@ -64,7 +64,7 @@ class RunControl:
         now = time.monotonic()
         out_of_time = self.max_time is not None and now - self.started >= self.max_time
         minutes = self.every_minutes
-        save_due = minutes is not None and now - self.saved >= minutes * 60
+        save_due = minutes is not None and now - self.saved_at >= minutes * 60
         return ControlFlags(
             float(received == signal.SIGINT),
             float(received in (signal.SIGTERM, signal.SIGHUP)),
@@ -87,7 +87,7 @@ class RunControl:
                 self.stop = int(signal.SIGHUP)
         return flags
 
-    def after_step(self, summed: Tensor | None, sync: bool) -> ControlFlags:
+    def agreed_after_step(self, summed: Tensor | None, sync: bool) -> ControlFlags:
         """Apply the flags that are in effect after a step; identical on all ranks.
 
         summed: of all processes, read at synchronizations only; None: without a process group.

@@ -89,7 +89,7 @@ class Trainer:
         self.writer = CheckpointWriter(config, self.state, self.sharded_tables, processes)
         #: the evaluation of the best epoch; None if that was before the run was resumed
         self.best_evaluation: Evaluation | None = None
-        # a model without phases is trained by Model.fit before; one epoch evaluates and saves it
+        # Model.fit has trained a model without phases: one epoch evaluates and saves it
         self.epochs = options.epochs if self.phases else 1
         self.last_time, self.cleanup_every = time.perf_counter(), options.cleanup_every
         self.sync_interval = _SYNC_INTERVAL_CPU if self.device.type == "cpu" else _SYNC_INTERVAL
@@ -122,13 +122,13 @@ class Trainer:
         if mode == "off" and not earlier:
             return
         self.processes.activity = "compiling"
-        reports = compile_phases(self.steppers, earlier, mode, self.processes, self.compile_phase)
+        reports = compile_phases(self.steppers, earlier, mode, self.processes, self.compile_or_stop)
         if not earlier:
             for report in reports:
                 self.journal.log_train(f"compile: {report.to_json()}")
         self.state.compile_reports = reports
 
-    def compile_phase(self, stepper: OptimizerStep, mode: str) -> CompileReport:
+    def compile_or_stop(self, stepper: OptimizerStep, mode: str) -> CompileReport:
         """Compile one phase. A signal stops the run at once, as there is nothing to save."""
         try:
             with self.control.signals.stop_at_once():
@@ -164,8 +164,8 @@ class Trainer:
             try:
                 # A signal stops the run after the step. A run of one process is also stopped within
                 # a step while torch.compile compiles, which can take minutes
-                stops_at_once = is_compiling if self.processes.world == 1 else (lambda: False)
-                with self.control.signals.stop_at_once(stops_at_once):
+                may_stop_at_once = is_compiling if self.processes.world == 1 else (lambda: False)
+                with self.control.signals.stop_at_once(may_stop_at_once):
                     values = stepper(batch, state.schedule.at(position.step), flags)
             except StopNow:
                 stepper.zero_grad()
@@ -176,8 +176,8 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # recover() sets the position back if a step lacked memory. Asking the other processes
-            # makes the host wait: only if it waits anyway, or before weights are used or saved
+            # If a step lacked memory in any process, recover() sets the position back. Asking the
+            # others makes the host wait: only where it waits anyway, or needs the weights
             last = position.index == phase.steps()
             ask_others = sync or last or state.average_due or self.is_save_due
             if self.recovery.recover(stepper, batch, ask_others):  # the position was set back
@@ -191,7 +191,7 @@ class Trainer:
                 self.guard.check(stepper, batch, position.step)
                 shown_loss = sum(state.mean_losses().values())
             self.progress.advance(shown_loss)
-            agreed = self.control.after_step(stepper.summed_control_flags, sync)
+            agreed = self.control.agreed_after_step(stepper.summed_control_flags, sync)
             out_of_time = agreed.time_out > 0
             if out_of_time or agreed.save > 0 or self.is_save_due or self.control.stop is not None:
                 self.record_losses(phase, losses)
@@ -276,7 +276,7 @@ class Trainer:
         if self.processes.is_rank0:
             keep, log = self.config.checkpoint.keep, self.journal.log_train
             prune_checkpoints(self.folder.checkpoints, keep, log)
-        self.control.saved = time.monotonic()
+        self.control.saved_at = time.monotonic()
 
     def write(self, folder: Path) -> None:
         """Write a checkpoint; all processes call it, rank 0 writes. Refuses non-finite weights."""

@@ -1,1 +1,1 @@
-"""Update a finished run with new data: join ids, keep weights and moments, check the quality."""
+"""Update a finished run with new data: match old and new ids, keep weights and Adam's moments."""

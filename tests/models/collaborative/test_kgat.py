@@ -198,7 +198,7 @@ def test_recompute_changes_nothing_where_nodes_are_chosen(tmp_path, monkeypatch)
     _, model, (pairs, _), _ = build(tmp_path, dropout=0.5)
     model.train()
     batch = pairs.plan(0, 0, 0)
-    assert model._needed(pairs.encode(batch)[1]) is not None
+    assert model._last_inputs(pairs.encode(batch)[1]) is not None
     found = []
     for model.recompute in (False, True):
         loss = loss_of(pairs, batch)

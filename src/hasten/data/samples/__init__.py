@@ -1,1 +1,1 @@
-"""Built-in samples with planted structure."""
+"""Built-in samples: synthetic data with known regularities."""

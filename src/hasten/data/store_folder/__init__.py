@@ -1,1 +1,1 @@
-"""The folder of a store, whatever it holds: its manifest, its files, how it is written."""
+"""The folder of a memory-mapped data set (store): its manifest, its files, how it is written."""

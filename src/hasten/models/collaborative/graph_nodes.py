@@ -40,7 +40,7 @@ class GraphNodeModel(NodeVectorModel):
     _sharded_vectors: tuple[ShardedFixedTable, ShardedFixedTable] | None = None
 
     @abstractmethod
-    def shard_graph(self, pairs: CSR) -> None:
+    def shard_graph(self, interactions: CSR) -> None:
         """Make :attr:`graph_shard`, unless it is there, and drop the whole graph."""
 
     @abstractmethod

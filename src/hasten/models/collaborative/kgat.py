@@ -8,10 +8,11 @@ Nodes e⁰ [E + U, D] are entities and users. A layer aggregates the neighbors o
 
 The next layer receives the result after dropout, without normalization. The vector of a node is
 ``[e⁰, e¹/‖e¹‖, e²/‖e²‖, ...]``, the score of a user and an item the inner product of their vectors.
-Two phases alternate, each with its own optimizer over the shared nodes: pairs (BPR on the vectors)
-and translation (TransR). After them the attention is recomputed without gradient: the softmax over
-the edges of a head of ``(e_t W_r) · tanh(e_h W_r + e_r)``. Before that, the weight of an edge is 1
-divided by the number of edges of its head and relation.
+In every epoch two phases run one after the other, each with its own optimizer over the shared
+nodes: pairs (BPR on the vectors) and translation (TransR). At the end of the epoch the attention is
+recomputed without gradient: the softmax over the edges of a head of ``(e_t W_r) · tanh(e_h W_r +
+e_r)``. Before the first update, the weight of an edge is 1 / (the number of edges with the same
+head and the same relation).
 
 In training, the last layer is computed only for the nodes of the batch, and the layer before it for
 these and their neighbors, with the same result.
@@ -74,11 +75,14 @@ _MAX_NODE_SHARE = 0.8
 
 
 @dataclass(frozen=True, eq=False)
-class Wanted:
-    """Nodes whose vectors are wanted. needed: int64, those that the last layer reads; None: all."""
+class BatchNodes:
+    """The nodes of a batch: the outputs, and what the last layer reads to compute them.
 
-    nodes: RowPositions
-    needed: Tensor | None
+    last_inputs: int64, the nodes that the last layer reads; None: all.
+    """
+
+    outputs: RowPositions
+    last_inputs: Tensor | None
 
 
 class KGAT(GraphNodeModel):
@@ -101,10 +105,11 @@ class KGAT(GraphNodeModel):
 
     def __init__(self, options: KGATOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        kinds = 2 * sizes.relations + 2
+        directed_relations = 2 * sizes.relations + 2
         self.nodes = shardable_table(sizes.entities + sizes.users, options.width)
-        self.relations = EmbeddingTable(kinds, options.relation_width)
-        self.projections = nn.Parameter(torch.empty(kinds, options.width, options.relation_width))
+        self.relations = EmbeddingTable(directed_relations, options.relation_width)
+        shape = directed_relations, options.width, options.relation_width
+        self.projections = nn.Parameter(torch.empty(shape))
         for matrix in self.projections.data:
             nn.init.xavier_normal_(matrix)
         widths = (options.width, *options.layers)
@@ -114,9 +119,10 @@ class KGAT(GraphNodeModel):
         self.graph: SparseGraph | None = None
 
     def rows_of(self) -> Mapping[str, Rows]:
-        kinds = Rows.of(2, "relations", "relations")
+        # 2: the edges between users and items, in both directions
+        relations = Rows.of(2, "relations", "relations")
         nodes = Rows.of("entities", "users")
-        return {"nodes.weight": nodes, "relations.weight": kinds, "projections": kinds}
+        return {"nodes.weight": nodes, "relations.weight": relations, "projections": relations}
 
     def phases(self, dataset: Dataset, training: TrainingOptions) -> Sequence[Phase]:
         """Pairs, then translation. Builds the graph."""
@@ -141,24 +147,27 @@ class KGAT(GraphNodeModel):
         )
         return [pairs, translation]
 
-    def shard_graph(self, pairs: CSR) -> None:
+    def shard_graph(self, interactions: CSR) -> None:
         if self.graph is not None and self.shard is not None:
             head, tail = self.graph.rows.cpu().numpy(), self.graph.host_columns.long().numpy()
             relation = self.edges.relations().cpu().numpy()
             self._keep_graph_shard(self.shard, head, relation, tail, self.attention.cpu())
             self.graph = None
-            del self.edges, self.weights
+            del self.edges, self.edge_weights
 
     def _keep_graph_shard(
         self, shard: Shard, head: Int64, relation: Int64, tail: Int64, weights: Tensor
     ) -> None:
-        """Keep the edges whose heads this process holds, of all edges sorted by head."""
+        """From all edges, sorted by head, keep those whose head is a node of this process."""
         self.graph_shard = GraphShard.of_edges(shard, head, tail, weights).to(self.device)
         held = slice(*np.searchsorted(head, [shard.first, shard.stop]))
-        self.queries = HeadRelations.build(head[held] - shard.first, relation[held])
+        self.head_relations = HeadRelations.build(head[held] - shard.first, relation[held])
 
     def adopt(self, weights: Mapping[str, Tensor]) -> bool:
-        """Start from the users and items of a BPR-MF run on the same data (as published)."""
+        """Start from the users and items of a BPR-MF run on the same data, as in the paper.
+
+        False if the weights are not those of BPR-MF.
+        """
         if set(weights) != {"users.weight", "items.weight"}:
             return False
         sizes, width = self.sizes, self.options.width
@@ -176,8 +185,9 @@ class KGAT(GraphNodeModel):
 
     @property
     def attention(self) -> Tensor:
-        """float32 [edges] weights of the edges, sorted by head: of those that are held."""
-        return self.weights.values if self.graph_shard is None else self.graph_shard.rows.values
+        """float32 weights of the edges of this process, sorted by head."""
+        shard = self.graph_shard
+        return self.edge_weights.values if shard is None else shard.rows.values
 
     @property
     def attention_shard(self) -> Shard | None:
@@ -189,8 +199,9 @@ class KGAT(GraphNodeModel):
             self.graph_shard = self.graph_shard.weigh(values)
             return
         assert self.graph is not None
-        memory: EdgeWeights | None = getattr(self, "weights", None)
-        self.weights = self.graph.weigh(values.to(self.nodes.weight.device), memory)
+        # the arrays of the earlier weights are written again
+        reused: EdgeWeights | None = getattr(self, "edge_weights", None)
+        self.edge_weights = self.graph.weigh(values.to(self.nodes.weight.device), reused)
 
     def path_graph(self) -> PathGraph:
         """The graph with its attention; paths follow edges from head to tail."""
@@ -201,19 +212,20 @@ class KGAT(GraphNodeModel):
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Recompute the attention from the weights. A collective if they are sharded."""
-        weights = self.nodes.weight, self.relations.weight, self.projections
+        """Recompute the attention. With sharded tables, all processes must call this."""
+        parameters = self.nodes.weight, self.relations.weight, self.projections
         if self.graph_shard is not None:
             offsets = self.graph_shard.rows.offsets
-            logits = sharded_attention(self.graph_shard, self.queries, *weights)
+            logits = sharded_attention(self.graph_shard, self.head_relations, *parameters)
         else:
             assert self.graph is not None
-            offsets, logits = self.graph.offsets, relation_attention(self.edges, *weights)
+            offsets, logits = self.graph.offsets, relation_attention(self.edges, *parameters)
         self.set_attention(segment_softmax(logits, offsets))
 
     def translation(
         self, rows: Tensor, index: Tensor, batch: TranslationBatch
     ) -> tuple[Tensor, Tensor]:
+        """The sums of the TransR loss and of its L2 term over the edges of a batch."""
         relation = self.relations.rows(batch.relation)
         return translation_loss(rows, index, relation, self.projections, batch.tiles or batch.sizes)
 
@@ -221,15 +233,15 @@ class KGAT(GraphNodeModel):
     def first_user(self) -> int:
         return self.sizes.entities
 
-    def pair_inputs(self, pairs: PairwiseExamples) -> Wanted | RequestedNodes:
+    def pair_inputs(self, pairs: PairwiseExamples) -> BatchNodes | RequestedNodes:
         nodes, shard = self.distinct(self.pair_nodes(pairs)), self.graph_shard
-        return self._wanted(nodes) if shard is None else RequestedNodes.of(shard, nodes)
+        return self._batch_nodes(nodes) if shard is None else RequestedNodes.of(shard, nodes)
 
     def row_graphs(self) -> Sequence[SparseGraph]:
         assert self.graph is not None
         return [self.graph]
 
-    def encode_pairs(self, inputs: Wanted | RequestedNodes, seed: int | None) -> Encoded:
+    def encode_pairs(self, inputs: BatchNodes | RequestedNodes, seed: int | None) -> Encoded:
         """Vectors of the nodes of a batch [S, ...], and these nodes, ascending."""
         if isinstance(inputs, RequestedNodes):
             assert self.graph_shard is not None
@@ -237,53 +249,53 @@ class KGAT(GraphNodeModel):
             return propagate_sharded(*given, seed, self.checkpointed), inputs.rows
         if seed is not None:
             seed_device(self.device, seed)
-        return self._propagate(inputs), inputs.nodes.rows
+        return self._propagate(inputs), inputs.outputs.rows
 
     def propagate(self, wanted: Tensor) -> Tensor:
         """[S, D + D1 + ...] vectors of the wanted nodes (int64 [S] on the host, distinct)."""
-        return self._propagate(to_device(self._wanted(wanted), self.device))
+        return self._propagate(to_device(self._batch_nodes(wanted), self.device))
 
-    def _propagate(self, requested: Wanted) -> Tensor:
-        x = self.nodes.block(0, len(self.nodes))
-        layers: list[Tensor] = []
-        for left in reversed(range(len(self.layers))):
-            layer = cast(Layer, self.layers[~left])
-            # the layer before the last computes the nodes that the last one reads
-            rows = requested.needed if left <= 1 else None
-            function = self._last if left == 0 else self._layer
-            layer_rows, x = self.checkpointed(function, layer, x, requested.nodes, rows)
-            layers.append(layer_rows)
-        return joined([*layers, x])
+    def _propagate(self, nodes: BatchNodes) -> Tensor:
+        x, last = self.nodes.block(0, len(self.nodes)), len(self.layers) - 1
+        vectors: list[Tensor] = []
+        for number, layer in enumerate(self.layers):
+            function = self._last_layer if number == last else self._layer
+            # of the layer before the last, only what the last one reads is computed
+            inputs = nodes.last_inputs if number >= last - 1 else None
+            given = cast(Layer, layer), x, nodes.outputs, inputs
+            input_vectors, x = self.checkpointed(function, *given)
+            vectors.append(input_vectors)
+        return joined([*vectors, x])
 
-    def _wanted(self, nodes: Tensor) -> Wanted:
-        """What :meth:`propagate` needs of these nodes, on the host."""
+    def _batch_nodes(self, nodes: Tensor) -> BatchNodes:
+        """What :meth:`propagate` reads for these nodes, prepared on the host."""
         assert self.graph is not None
-        return Wanted(RowPositions.of(self.graph, nodes), self._needed(nodes))
+        return BatchNodes(RowPositions.of(self.graph, nodes), self._last_inputs(nodes))
 
-    def _needed(self, nodes: Tensor) -> Tensor | None:
+    def _last_inputs(self, nodes: Tensor) -> Tensor | None:
         """The nodes that the last layer reads; None: all, or nearly all."""
         assert self.graph is not None
         many = len(nodes) > _MAX_NODE_SHARE * len(self.nodes)
         if len(self.layers) == 1 or many or visits_all(self.graph):
             return None
-        needed = with_neighbors(self.graph, nodes)
-        return None if len(needed) > _MAX_NODE_SHARE * len(self.nodes) else needed
+        inputs = with_neighbors(self.graph, nodes)
+        return None if len(inputs) > _MAX_NODE_SHARE * len(self.nodes) else inputs
 
     def _layer(
-        self, layer: Layer, x: Tensor, wanted: RowPositions, needed: Tensor | None
+        self, layer: Layer, x: Tensor, outputs: RowPositions, rows: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The wanted rows of x, and a layer for the needed nodes; None: all."""
+        """The rows of x of the output nodes; the vectors after the layer at ``rows``; None: all."""
         assert self.graph is not None
         return aggregate(
-            self.graph, self.weights, x, wanted.rows, layer.matrices, *self._mixing, rows=needed
+            self.graph, self.edge_weights, x, outputs.rows, layer.matrices, *self._mixing, rows=rows
         )
 
-    def _last(
-        self, layer: Layer, x: Tensor, wanted: RowPositions, needed: Tensor | None
+    def _last_layer(
+        self, layer: Layer, x: Tensor, outputs: RowPositions, inputs: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The wanted rows of x, and a layer for these nodes. x: the rows of the needed nodes."""
+        """The rows of the output nodes, before and after the layer. x: the rows of ``inputs``."""
         assert self.graph is not None
-        node_rows, neighbors = spmm_rows(self.graph, self.weights, x, wanted, among=needed)
+        node_rows, neighbors = spmm_rows(self.graph, self.edge_weights, x, outputs, among=inputs)
         return node_rows, mix(node_rows, neighbors, layer.matrices, *self._mixing)
 
     def own_vectors(self, part: GraphShard) -> Tensor:

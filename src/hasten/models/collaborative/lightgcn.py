@@ -86,12 +86,12 @@ class LightGCN(GraphNodeModel):
             self.shard_graph(pairs)
         return super().phases(dataset, training)
 
-    def shard_graph(self, pairs: CSR) -> None:
+    def shard_graph(self, interactions: CSR) -> None:
         """With sharded tables: hold the edges into the nodes of this process, and no others."""
         if self.graph_shard is None:
             assert self.shard is not None
             like = torch.empty(0, dtype=self.nodes.weight.dtype)
-            part = GraphShard.of_pairs(self.shard, pairs, self.sizes.items, like)
+            part = GraphShard.of_pairs(self.shard, interactions, self.sizes.items, like)
             self.graph_shard, self.graph = part.to(self.device), None
 
     def pair_inputs(self, pairs: PairwiseExamples) -> RowPositions | RequestedNodes:

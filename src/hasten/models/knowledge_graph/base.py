@@ -1,19 +1,20 @@
 """Base classes of knowledge graph models: tables, reciprocal relations, losses, the scorer.
 
 A model scores the answers of a query (h, r, ?). The query (?, r, t) for heads is (t, r + R, ?) with
-the reciprocal relation r + R. A query is a distinct (entity, relation) for ``1-n`` and
-``1-n-softmax``, and a triple in one direction for ``1vsall`` and ``sampled``. Losses are summed
-over the queries of a batch here, and the phase divides by their number. All but ``sampled`` need a
-score of the form ``q(h, r) · e_t + b_t``:
+the reciprocal relation r + R. There are four losses:
 
 - ``1-n`` (KvsAll): binary cross-entropy over all entities, with all training answers of (h, r) as
   positives and label smoothing (Dettmers et al. 2018);
 - ``1vsall``: cross-entropy of one answer among all entities (Lacroix et al. 2018);
-- ``1-n-softmax``: the same cross-entropy for all training answers of (h, r) together. At fixed
-  weights the sum over an epoch is that of ``1vsall``, but q(h, r) is computed once per query, and
-  the average is over distinct queries;
+- ``1-n-softmax``: the sum of the cross-entropies of ``1vsall`` over all training answers of (h, r).
+  It computes q(h, r) once for all of them;
 - ``sampled``: binary cross-entropy of one answer and k sampled entities that are not known answers.
   Its cost does not depend on the number of entities.
+
+An example, also called a query, is a distinct (entity, relation) for ``1-n`` and ``1-n-softmax``,
+and a triple in one direction for ``1vsall`` and ``sampled``. The methods below return sums over the
+queries of a batch, and the phase divides by their number. All losses but ``sampled`` read all
+entities and need a score of the form ``q(h, r) · e_t + b_t``.
 
 Label smoothing s of a softmax gives each answer the weight 1 - s + s / N and every other entity
 s / N (Szegedy et al. 2016). For each answer this adds s · (score of the answer - mean score of all
@@ -34,7 +35,7 @@ from torch.nn.functional import softplus
 from hasten.config import TrainingOptions
 from hasten.data.tables import KnowledgeGraph
 from hasten.models.interface import Model, Sizes
-from hasten.models.knowledge_graph.triple_options import (  # also imported from here
+from hasten.models.knowledge_graph.triple_options import (  # re-exported
     FactorizedTripleOptions as FactorizedTripleOptions,  # noqa: PLC0414
 )
 from hasten.models.knowledge_graph.triple_options import (
@@ -76,7 +77,7 @@ class TripleModel(Model):
     reads = "triples"
     sample = "families"
     defaults = {"evaluation.metrics": METRICS}
-    #: queries per BatchNorm group; 1: the model has no BatchNorm
+    #: queries that BatchNorm normalizes together; 1: the model has no BatchNorm
     group = 1
     #: the names of the biases [N] that losses over all entities add to the scores
     biases_of_entities: tuple[str, ...] = ()
@@ -123,19 +124,19 @@ class TripleModel(Model):
 
     def phases(self, dataset: KnowledgeGraph, training: TrainingOptions) -> Sequence[Phase]:
         """One phase: queries with all answers (KvsAll), or single triples in both directions."""
-        options, entities, sampled = self.options, self.entities, 0
+        options, entities, negatives = self.options, self.entities, 0
         examples: KvsAllExamples | TripleExamples
         if options.loss in ("1-n", "1-n-softmax"):
             examples = KvsAllExamples(dataset, softmax=options.loss == "1-n-softmax")
         else:
-            sampled = (options.negatives or _NEGATIVES) if options.loss == "sampled" else 0
-            examples = TripleExamples(dataset, sampled)
+            negatives = (options.negatives or _NEGATIVES) if options.loss == "sampled" else 0
+            examples = TripleExamples(dataset, negatives)
         size = training.batch_size
-        sharded = training.shard_tables if self.shards_loss else "never"
+        shard = training.shard_tables if self.shards_loss else "never"
         # large or sharded table: each step gathers the rows that its batch reads. Losses over all
-        # entities (sampled == 0) read the whole table, so they use this only for sharding
-        if isinstance(entities, EmbeddingTable) and by_rows(entities, sharded, whole=not sampled):
-            return [StepRowsCompletionPhase(self, examples, size, entities, sampled, sharded)]
+        # entities (no negatives) read the whole table, so they use this only for sharding
+        if isinstance(entities, EmbeddingTable) and by_rows(entities, shard, whole=not negatives):
+            return [StepRowsCompletionPhase(self, examples, size, entities, negatives, shard)]
         return [CompletionPhase(self, examples, size)]
 
     def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
@@ -203,8 +204,8 @@ class FactorizedTripleModel(TripleModel):
     def has_factored_gradients(self) -> bool:
         """Whether gradients are products of residuals (predicted - true probabilities) and vectors.
 
-        ``hasten influence --loss training`` needs this. It does not hold for a softmax with label
-        smoothing, or with further loss terms such as regularization.
+        ``hasten influence --loss training`` needs this. A softmax with label smoothing adds terms
+        of another form (as it does for :attr:`shards_loss`), and so do regularizers of subclasses.
         """
         return self.shards_loss
 

@@ -201,7 +201,9 @@ class BM3Phase(FeaturePhase):
 
     def sample(self, batch: Batch, ids: Tensor) -> PairwiseExamples:
         chosen = self._sampler.at(batch.seed, batch.epoch, ids)
-        return PairwiseExamples(self.users[chosen], self.items[chosen], self.items[chosen])
+        return PairwiseExamples(
+            self.pair_users[chosen], self.pair_items[chosen], self.pair_items[chosen]
+        )
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         model, count = cast(BM3, self.model), batch.denominators["examples"]
