@@ -46,7 +46,8 @@ _AFTER: Mapping[str, str] = {
     "hgt-redda-k": (
         "--set model.self_score=false --set model.relation_weights=ones "
         "--set model.shallow_width=0 --set model.output_dropout=0 --set model.n3=0 "
-        "--set model.exclude_self=false --set model.contrastive_weight=0.5"
+        "--set model.exclude_self=false --set model.contrastive_weight=0.5 "
+        "--set model.query_dropout=0 --set model.filter_negatives=true --set training.average=none"
     ),
 }
 _LATER = "--eval-every 1000 --patience none --set training.schedule=constant"

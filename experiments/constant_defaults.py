@@ -40,6 +40,10 @@ _SELF = (
     f"{_HGT} --epochs 15 --eval-every 1 --set model.self_score=true "
     "--set model.relation_weights=normal"
 )
+_SHALLOW = (
+    "--epochs 15 --eval-every 1 --set training.average=none --set model.query_dropout=0 "
+    "--set model.output_dropout=0.1 --set model.filter_negatives=true"
+)
 
 #: defaults that changed after their group was opened: (model, data) -> the questions of the groups
 #: in their order, and the options that the defaults were; the last group has today's defaults
@@ -52,10 +56,12 @@ CHANGED = {
     ("hgt", "redda-k"): (
         ("as-it-comes", _LONG),
         ("self-score", f"{_SELF} --batch-size 960"),
-        ("shallow-default", ""),
+        ("shallow-default", f"{_SHALLOW} --batch-size 500"),
+        ("averaged-default", ""),
     ),
     ("hgt", "hetionet"): (
         ("as-it-comes", f"{_SELF} --batch-size 1670"),
-        ("shallow-default", ""),
+        ("shallow-default", f"{_SHALLOW} --batch-size 835"),
+        ("averaged-default", ""),
     ),
 }

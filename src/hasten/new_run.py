@@ -96,7 +96,8 @@ def new_run(
         return str(folder.path)
 
     path = Path(processes.run_on_rank0(create_folder, "making the run folder"))
-    with created[0] if created else RunFolder(path, None) as folder:
+    # only rank 0 holds the lock of the folder
+    with created[0] if created else RunFolder(path, lock=None) as folder:
         yield RunSetup(
             processes, resolved, dataset, model, phases, tasks, folder, quiet, start_time
         )

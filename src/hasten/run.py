@@ -29,7 +29,7 @@ from hasten.runs.option_changes import changed_options
 from hasten.runs.resuming import (
     checkpoint_to_resume,
     copy_run,
-    refuse_changed_copy,
+    refuse_changed_stored_data,
     requested_changes,
     with_changes,
 )
@@ -254,7 +254,7 @@ def _resume(
         resolved = resolve_config(with_changes(saved, changes), processes)
         config, device = resolved.config, processes.device
         dataset = processes.run_on_all_ranks("reading the data", lambda: load_stored(folder.data))
-        processes.run_on_rank0(lambda: refuse_changed_copy(folder, dataset))
+        processes.run_on_rank0(lambda: refuse_changed_stored_data(folder, dataset))
         if requested is not None:
             warnings += processes.run_on_rank0(
                 lambda: refuse_changed_source(run, *requested, dataset)
@@ -292,7 +292,7 @@ def _resume(
 def _run(
     setup: RunSetup, checkpoint: Checkpoint | None, warnings: list[str] | None = None
 ) -> Summary:
-    """Train and return the summary. warnings: of resuming, possibly none; None: a new run."""
+    """Train and return the summary. warnings: those of resuming; None for a new run."""
     with open_run(setup, checkpoint, warnings) as training:
         if warnings is not None:  # resumed: open_run has recorded the changed options
             write = setup.folder.write_config

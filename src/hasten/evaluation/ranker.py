@@ -18,7 +18,7 @@ from hasten.evaluation.embedding_diagnostics import EmbeddingDiagnostics, diagno
 from hasten.evaluation.metrics import PerQuery, metrics_per_query, parse_metric
 from hasten.evaluation.protocols import AnyTask, RankingTask
 from hasten.evaluation.query_tiles import Tile, TileMemoryRetry, TileShape, make_tiles
-from hasten.evaluation.tile_inputs import TileInputs, groups_to_move
+from hasten.evaluation.tile_inputs import TileInputs, tiles_by_transfer
 from hasten.models.interface import Model
 from hasten.ops.ranking.candidate_shard import CandidateShard
 from hasten.ops.ranking.rank_all import RankCounts
@@ -99,7 +99,7 @@ def evaluate(
         # If memory runs out while a tile is ranked, _rank retries that tile. If it runs out
         # elsewhere, in ``encoded_once`` or in the diagnostics, this repeats the whole evaluation.
         # Before either retry, cached memory is freed and the number of queries that are scored at
-        # a time is halved: their scores then need a quarter of the memory (:func:`_rank_queries`)
+        # a time is halved, and the candidates too, so their scores need a quarter of the memory
         counts, diagnostics = memory_retry.attempt(rank_and_diagnose, shape.rows)
     if merge is not None:
         counts = merge(counts)
@@ -134,7 +134,7 @@ def _rank(
     """
     counts_shape = len(fields(RankCounts)), len(task.targets.items)
     counts = torch.zeros(counts_shape, dtype=torch.int64, device=device)
-    for group in groups_to_move(task, tiles, device):
+    for group in tiles_by_transfer(task, tiles, device):
         inputs, counts_by_tile = None, []
         for number in range(len(group)):
             if stop is not None and stop():

@@ -96,10 +96,10 @@ class TileInputs:
         return rank_all(scorer, self.items, self.lists, columns=columns)
 
 
-def groups_to_move(
+def tiles_by_transfer(
     task: AnyTask, tiles: Sequence[Tile], device: torch.device
 ) -> Iterator[list[Tile]]:
-    """Groups of tiles whose inputs are made and moved at once."""
+    """Groups of tiles whose inputs are made and copied to the device together."""
     if device.type == "cpu":
         yield from ([tile] for tile in tiles)
         return

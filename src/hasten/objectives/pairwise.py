@@ -111,9 +111,9 @@ class InnerProductDefaults:
     def distinct(self, nodes: Tensor) -> Tensor:
         """The distinct nodes, ascending, on the host.
 
-        If shapes are fixed, the last one is repeated until there are as many as were given. What
-        reads the vectors of nodes reads the first of equal nodes: see ``CollaborativeModel.take``.
-        The vectors of the repetitions are therefore computed, but their gradients are zeros.
+        If shapes are fixed, the last one is repeated until there are as many as were given. A
+        lookup finds the first of equal nodes (``CollaborativeModel.take``), so the vectors of the
+        repetitions are computed, but never read.
         """
         found: Tensor = torch.unique(nodes)
         if not self.fixed:
@@ -208,8 +208,9 @@ class PairwisePhase(ExampleBatches):
     def pairs(self, batch: Batch, ids: Tensor) -> PairwiseExamples:
         """The pairs of these examples, on the host.
 
-        The whole batch is sampled once, and micro-batches are slices of it. But a process that
-        computes only a share of the batch, by a model that reads nothing else, samples that share.
+        The whole batch is sampled once, and micro-batches are slices of it. One case differs: if
+        several processes divide the batch and no step encodes all of its pairs together, a process
+        samples only its own share.
         """
         all_ids, divided = ids is batch.ids, batch.local_micro_batches is not None
         if divided and not all_ids and not self.encodes_pairs:
@@ -223,7 +224,7 @@ class PairwisePhase(ExampleBatches):
     def fix_shapes(self) -> None:
         if self.no_capture_reason is not None:
             self.no_capture_reason = self.model.fix_shapes()
-            self.one_seed_per_step = True
+            self.one_seed_per_step = True  # the training step then seeds dropout, not encode()
 
     def encode_inputs(self, batch: Batch) -> Any:
         return self.model.pair_inputs(self.pairs(batch, batch.ids)) if self.encodes_pairs else ()

@@ -59,7 +59,7 @@ def read_initial_checkpoint(source: Path) -> Checkpoint:
     return read_checkpoint(folder, groups={"weights"})
 
 
-def refuse_changed_copy(folder: RunFolder, dataset: AnyDataset) -> None:
+def refuse_changed_stored_data(folder: RunFolder, dataset: AnyDataset) -> None:
     """Raise RunFolderError if the data are not those that the run started with."""
     recorded = folder.read_json("data.json").get("fingerprint")
     if recorded is None:

@@ -67,7 +67,8 @@ class OptimizerStep(GradientAccumulation):
         """Take the step; return the loss terms of the whole batch, detached.
 
         The entry "steps" is 1; for a skipped step all entries are 0. In a run of one process, a
-        step that ran out of memory returns {}. control_flags: those of this process.
+        step that ran out of memory returns {}. control_flags: requests of this process to stop or
+        to save, which the all-reduce sums.
         """
         self.optimizer.set_rate(lr)
         losses = (self.replay or self.eager)(batch, control_flags)
@@ -146,7 +147,7 @@ class OptimizerStep(GradientAccumulation):
         self.out_of_memory = None
         if not self.is_single_process:
             assert self.all_reduce is not None
-            self.all_reduce.forget_loss_names()  # the next step agrees on them again
+            self.all_reduce.forget_loss_names()  # a process that skipped the first step has none
             self.nonfinite_steps -= steps
             self.consecutive_nonfinite_steps -= steps
             if (scaler := self.precision.scaler) is not None:

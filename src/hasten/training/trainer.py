@@ -89,7 +89,7 @@ class Trainer:
         self.writer = CheckpointWriter(config, self.state, self.sharded_tables, processes)
         #: the evaluation of the best epoch; None if that was before the run was resumed
         self.best_evaluation: Evaluation | None = None
-        # Model.fit has trained a model without phases: one epoch evaluates and saves it
+        # models without phases were trained before (Model.fit): one epoch evaluates and saves
         self.epochs = options.epochs if self.phases else 1
         self.last_time, self.cleanup_every = time.perf_counter(), options.cleanup_every
         self.sync_interval = _SYNC_INTERVAL_CPU if self.device.type == "cpu" else _SYNC_INTERVAL
@@ -176,8 +176,8 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # If a step lacked memory in any process, recover() sets the position back. Asking the
-            # others makes the host wait: only where it waits anyway, or needs the weights
+            # If a step lacked memory in any process, recover() sets the position back. Asking other
+            # processes makes the host wait, so ask where it waits anyway, or uses the weights
             last = position.index == phase.steps()
             ask_others = sync or last or state.average_due or self.is_save_due
             if self.recovery.recover(stepper, batch, ask_others):  # the position was set back

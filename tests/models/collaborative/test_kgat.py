@@ -9,7 +9,7 @@ import torch
 from hasten.config import KnowledgeOptions, TrainingOptions
 from hasten.data.interactions.load_knowledge import load_knowledge
 from hasten.data.tables import TRAIN
-from hasten.models.collaborative import kgat as module
+from hasten.models.collaborative import kgat_layers
 from hasten.models.collaborative.kgat import KGAT
 from hasten.models.collaborative.kgat_options import KGATOptions
 from hasten.models.interface import Sizes
@@ -67,9 +67,8 @@ def assert_same(ours, theirs):
 def test_pair_loss_and_gradients_are_those_of_the_equations(
     tmp_path, aggregator, layers, chosen, monkeypatch
 ):
-    monkeypatch.setattr(
-        module, "_MAX_NODE_SHARE", chosen
-    )  # of the last layer but one: all, or some nodes
+    # of the last layer but one: all, or some nodes
+    monkeypatch.setattr(kgat_layers, "_MAX_NODE_SHARE", chosen)
     options = {"aggregator": aggregator, "layers": layers, "dropout": 0.0, "l2": 0.01}
     _, model, (pairs, _), graph = build(tmp_path, **options)
     model.refresh()
@@ -194,11 +193,11 @@ def test_dropout_of_a_step_follows_from_its_batch_alone(tmp_path):
 
 
 def test_recompute_changes_nothing_where_nodes_are_chosen(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_MAX_NODE_SHARE", 1.1)
+    monkeypatch.setattr(kgat_layers, "_MAX_NODE_SHARE", 1.1)
     _, model, (pairs, _), _ = build(tmp_path, dropout=0.5)
     model.train()
     batch = pairs.plan(0, 0, 0)
-    assert model._last_inputs(pairs.encode(batch)[1]) is not None
+    assert model._batch_nodes(pairs.encode(batch)[1]).last_inputs is not None
     found = []
     for model.recompute in (False, True):
         loss = loss_of(pairs, batch)

@@ -21,7 +21,6 @@ these and their neighbors, with the same result.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import cast
 
@@ -36,6 +35,7 @@ from hasten.errors import CheckpointError
 from hasten.models.collaborative.aggregate import aggregate, mix
 from hasten.models.collaborative.graph_nodes import GraphNodeModel
 from hasten.models.collaborative.kgat_layers import (
+    BatchNodes,
     Layer,
     Mixing,
     joined,
@@ -64,25 +64,11 @@ from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.graph_shard import GraphShard
 from hasten.ops.graph.propagated_rows import RequestedNodes
 from hasten.ops.graph.spmm import EdgeWeights, SparseGraph
-from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows, visits_all, with_neighbors
+from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
 from hasten.ops.random import seed_device
 from hasten.ops.sharded_table import Shard, shardable_table
 from hasten.ops.table import EmbeddingTable
 from hasten.ops.transfer import to_device
-
-#: share of the nodes above which all nodes are computed: selecting them costs more than it saves
-_MAX_NODE_SHARE = 0.8
-
-
-@dataclass(frozen=True, eq=False)
-class BatchNodes:
-    """The nodes of a batch: the outputs, and what the last layer reads to compute them.
-
-    last_inputs: int64, the nodes that the last layer reads; None: all.
-    """
-
-    outputs: RowPositions
-    last_inputs: Tensor | None
 
 
 class KGAT(GraphNodeModel):
@@ -119,7 +105,7 @@ class KGAT(GraphNodeModel):
         self.graph: SparseGraph | None = None
 
     def rows_of(self) -> Mapping[str, Rows]:
-        # 2: the edges between users and items, in both directions
+        # the first 2: between users and items; then those of the triples. Each in both directions
         relations = Rows.of(2, "relations", "relations")
         nodes = Rows.of("entities", "users")
         return {"nodes.weight": nodes, "relations.weight": relations, "projections": relations}
@@ -148,6 +134,7 @@ class KGAT(GraphNodeModel):
         return [pairs, translation]
 
     def shard_graph(self, interactions: CSR) -> None:
+        """As LightGCN's, for tables that are sharded after :meth:`phases` built the whole graph."""
         if self.graph is not None and self.shard is not None:
             head, tail = self.graph.rows.cpu().numpy(), self.graph.host_columns.long().numpy()
             relation = self.edges.relations().cpu().numpy()
@@ -225,7 +212,10 @@ class KGAT(GraphNodeModel):
     def translation(
         self, rows: Tensor, index: Tensor, batch: TranslationBatch
     ) -> tuple[Tensor, Tensor]:
-        """The sums of the TransR loss and of its L2 term over the edges of a batch."""
+        """The sums of the TransR loss and of its L2 term over the edges of a batch.
+
+        Arguments: see :func:`.translation_loss`.
+        """
         relation = self.relations.rows(batch.relation)
         return translation_loss(rows, index, relation, self.projections, batch.tiles or batch.sizes)
 
@@ -260,9 +250,9 @@ class KGAT(GraphNodeModel):
         vectors: list[Tensor] = []
         for number, layer in enumerate(self.layers):
             function = self._last_layer if number == last else self._layer
-            # of the layer before the last, only what the last one reads is computed
-            inputs = nodes.last_inputs if number >= last - 1 else None
-            given = cast(Layer, layer), x, nodes.outputs, inputs
+            # the layer before the last computes only the nodes that the last one reads
+            rows = nodes.last_inputs if number >= last - 1 else None
+            given = cast(Layer, layer), x, nodes.outputs, rows
             input_vectors, x = self.checkpointed(function, *given)
             vectors.append(input_vectors)
         return joined([*vectors, x])
@@ -270,21 +260,12 @@ class KGAT(GraphNodeModel):
     def _batch_nodes(self, nodes: Tensor) -> BatchNodes:
         """What :meth:`propagate` reads for these nodes, prepared on the host."""
         assert self.graph is not None
-        return BatchNodes(RowPositions.of(self.graph, nodes), self._last_inputs(nodes))
-
-    def _last_inputs(self, nodes: Tensor) -> Tensor | None:
-        """The nodes that the last layer reads; None: all, or nearly all."""
-        assert self.graph is not None
-        many = len(nodes) > _MAX_NODE_SHARE * len(self.nodes)
-        if len(self.layers) == 1 or many or visits_all(self.graph):
-            return None
-        inputs = with_neighbors(self.graph, nodes)
-        return None if len(inputs) > _MAX_NODE_SHARE * len(self.nodes) else inputs
+        return BatchNodes.of(self.graph, nodes, len(self.layers))
 
     def _layer(
         self, layer: Layer, x: Tensor, outputs: RowPositions, rows: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The rows of x of the output nodes; the vectors after the layer at ``rows``; None: all."""
+        """The output nodes' rows of x, and the result of the layer at the nodes ``rows`` or all."""
         assert self.graph is not None
         return aggregate(
             self.graph, self.edge_weights, x, outputs.rows, layer.matrices, *self._mixing, rows=rows

@@ -1,13 +1,14 @@
-"""The matrices of KGAT's layers, and its layers over nodes that are divided over processes.
+"""The matrices of KGAT's layers, the nodes of a batch, and layers over sharded nodes.
 
-Each process computes a layer for its nodes. The last one is computed for the nodes of the batch
-only, on all processes: their rows and the sums of their neighbors come from all of them
-(:mod:`hasten.ops.graph.propagated_rows`).
+With sharded nodes, each process computes a layer for its nodes. The last one is computed for the
+nodes of the batch only, on all processes: their rows and the sums of their neighbors come from all
+of them (:mod:`hasten.ops.graph.propagated_rows`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -19,10 +20,36 @@ from hasten.ops.dense.normalized_rows import normalized_rows
 from hasten.ops.dtypes import upcast
 from hasten.ops.graph.graph_shard import GraphShard
 from hasten.ops.graph.propagated_rows import RequestedNodes, propagated_rows
+from hasten.ops.graph.spmm import SparseGraph
+from hasten.ops.graph.spmm_rows import RowPositions, visits_all, with_neighbors
 from hasten.ops.random import key, seed_device
 
 #: the aggregator, the slope of the leaky ReLU and the probability of dropout
 Mixing = tuple[Aggregator, float, float]
+
+
+#: share of the nodes above which all nodes are computed: selecting them costs more than it saves
+_MAX_NODE_SHARE = 0.8
+
+
+@dataclass(frozen=True, eq=False)
+class BatchNodes:
+    """The nodes of a batch: the outputs, and what the last layer reads to compute them.
+
+    last_inputs: int64, the nodes that the last layer reads; None: all, or nearly all.
+    """
+
+    outputs: RowPositions
+    last_inputs: Tensor | None
+
+    @classmethod
+    def of(cls, graph: SparseGraph, nodes: Tensor, layers: int) -> BatchNodes:
+        """nodes: int64, distinct, on the host. layers: the number of layers."""
+        outputs, most = RowPositions.of(graph, nodes), _MAX_NODE_SHARE * graph.shape[0]
+        if layers == 1 or len(nodes) > most or visits_all(graph):
+            return cls(outputs, None)
+        inputs = with_neighbors(graph, nodes)
+        return cls(outputs, None if len(inputs) > most else inputs)
 
 
 class Layer(nn.Module):

@@ -133,7 +133,7 @@ class LightGCN(GraphNodeModel):
         for _ in range(count - 1):
             layers.append(x.index_select(0, requested.rows))
             x = self.graph @ x
-        # the last two layers; the last one is computed only for the requested nodes
+        # returns the requested rows of x, and those of one more layer: the last two of K + 1
         layers += spmm_rows(self.graph.structure, self.graph.weights, x, requested)
         return layers[0], sum(layers[1:], layers[0]) / len(layers)
 

@@ -204,10 +204,10 @@ class FactorizedTripleModel(TripleModel):
     def has_factored_gradients(self) -> bool:
         """Whether gradients are products of residuals (predicted - true probabilities) and vectors.
 
-        ``hasten influence --loss training`` needs this. A softmax with label smoothing adds terms
-        of another form (as it does for :attr:`shards_loss`), and so do regularizers of subclasses.
+        ``hasten influence --loss training`` needs this. Label smoothing of a softmax adds terms of
+        another form, and so do the regularizers of subclasses.
         """
-        return self.shards_loss
+        return self.options.loss == "1-n" or not self.options.smoothing
 
     @abstractmethod
     def vectors(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
@@ -232,12 +232,14 @@ class FactorizedTripleModel(TripleModel):
         q_BD = self.vectors(entity_BD, batch.relation) if len(batch.relation) else entity_BD
         smoothing = self.options.smoothing
         if self.options.loss == "1-n":
-            assert batch.answer_query is not None
+            assert batch.answer_query is not None  # [A], the query of each answer
             assert batch.answer is not None
             pairs = batch.prepared_targets
             if not isinstance(pairs, LabelPairs):
                 pairs = LabelPairs.build(batch.answer_query, batch.answer)
             return table_one_to_many(q_BD, self.entities, pairs, self.bias, smoothing, batch.scale)
+        # 1vsall has one answer, the target, for each query. 1-n-softmax has a list of answers, and
+        # the query of each
         query = batch.answer_query
         answer = batch.target if batch.answer is None else batch.answer
         assert answer is not None

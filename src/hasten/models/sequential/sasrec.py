@@ -45,9 +45,9 @@ class SASRecOptions(AttentionOptions):
         "key mask",
     )
 
-    # padding=keys needs padding whose keys and values are zero. With norm=query or post, they are
-    # maps without bias of the input, so zero input gives zeros. With norm=pre they are maps of
-    # LN(0), which is the bias of the layer norm
+    # padding=keys needs padding whose keys and values are zero. With norm=query or post, keys and
+    # values are linear maps of the input, without a bias, so zeros give zeros. With norm=pre the
+    # input is normalized first, and LN(0) is the bias of the layer norm
     @model_validator(mode="after")
     def _check_padding(self) -> SASRecOptions:
         if self.padding == "keys" and self.norm == "pre":
@@ -87,7 +87,7 @@ class SASRec(AttentionModel):
         """[T, D] hidden states; :meth:`.AttentionModel.encode` calls this.
 
         items_TD: item embeddings of the tokens. positions_T: their positions, 0 for the most recent
-        item. times_T: not used. buckets: how the tokens divide into sequences of equal length.
+        item. times_T: not used. buckets: groups of sequences with one length each.
         features_TD: the summed embeddings of the tokens' event features.
         """
         options = self.options

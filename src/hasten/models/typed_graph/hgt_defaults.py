@@ -5,40 +5,50 @@ from __future__ import annotations
 from typing import Any
 
 from hasten.config import RunConfig
-from hasten.models.data_size import LENGTH, DataSize, run_length
+from hasten.models.data_size import LENGTH, DataSize, run_length, with_weight_average
 from hasten.models.search_space import Choice, Range, SearchSpace
 from hasten.models.typed_graph.hgt_options import HGTOptions
 
 #: the keys of :func:`defaults_for`
 FROM_DATA = (
     *LENGTH,
+    "training.average",
     "training.batch_size",
     "model.relation_weights",
     "model.shallow_width",
-    "model.output_dropout",
+    "model.query_dropout",
+    "model.filter_negatives",
     "model.n3",
     "model.exclude_self",
     "model.self_score",
     "model.contrastive_weight",
 )
-_SMALLEST_BATCH, _LARGEST_BATCH = 500, 5000
+_LARGEST_BATCH, _MAX_AVERAGE_EPOCHS = 5000, 2
 
 
 def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
-    """A 200th of the links per relation and step, within bounds; 15 to 60 epochs.
+    """Shallow embeddings, trained longer, in smaller batches, with an average of the weights.
 
-    In mode neighbors, whose batches are of nodes, the largest batch.
+    Batches are a share of the links, per relation, within bounds. In mode neighbors, whose batches
+    are of nodes, they have the upper bound.
     """
+    embeddings = _embeddings(config)
+    shallow = embeddings["model.shallow_width"] > 0
+    part, smallest, steps, bounds = (
+        (400, 250, 1200, (20, 60)) if shallow else (200, 500, 600, (15, 60))
+    )
     batch_size = _LARGEST_BATCH
     if config.given("model.mode", "full") != "neighbors":
-        batch_size = min(_LARGEST_BATCH, max(_SMALLEST_BATCH, size.triples // 200))
+        batch_size = min(_LARGEST_BATCH, max(smallest, size.triples // part))
     batch_size = config.given("training.batch_size", batch_size)
+    length = run_length(config, size.triples, steps, bounds, batch_size)
+    averaged = with_weight_average(length, _MAX_AVERAGE_EPOCHS)
     weighted = config.given("model.decoder", "distmult") == "distmult"
     return {
-        **run_length(config, size.triples, 600, (15, 60), batch_size),
+        **(averaged if shallow else {**length, "training.average": None}),
         "training.batch_size": batch_size,
         "model.relation_weights": "normal" if weighted else "ones",
-        **_embeddings(config),
+        **embeddings,
     }
 
 
@@ -56,9 +66,11 @@ def _embeddings(config: RunConfig) -> dict[str, Any]:
     excluded = shallow > 0 and not config.given("model.self_score", False)
     excluded = config.given("model.exclude_self", excluded)
     similar = options.contrastive_type or options.contrastive_relations
+    softmax = options.loss == "softmax"
     return {
         "model.shallow_width": shallow,
-        "model.output_dropout": 0.1 if shallow else 0.0,
+        "model.query_dropout": 0.2 if shallow else 0.0,
+        "model.filter_negatives": not (shallow and softmax),
         "model.n3": 0.01 if shallow else 0.0,
         "model.exclude_self": excluded,
         "model.self_score": not excluded,
