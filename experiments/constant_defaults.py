@@ -41,7 +41,8 @@ _SELF = (
     "--set model.relation_weights=normal"
 )
 _SHALLOW = (
-    "--epochs 15 --eval-every 1 --set training.average=none --set model.query_dropout=0 "
+    "--epochs 15 --eval-every 1 --set training.schedule=cosine --set training.average=none "
+    "--set model.query_dropout=0 "
     "--set model.output_dropout=0.1 --set model.filter_negatives=true"
 )
 

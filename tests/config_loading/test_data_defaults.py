@@ -165,20 +165,32 @@ def test_validations_of_many_users_are_sampled(monkeypatch):
     assert with_data_defaults(given, dataset)[0].evaluation.users == "all"
 
 
-def test_hgt_takes_a_200th_of_the_links_per_relation_within_bounds():
-    for triples, settings, batch_size, epochs in (
-        (1_000, {}, 500, 60),
-        (9_000, {}, 500, 34),
-        (96_050, {}, 500, 15),
-        (167_028, {}, 835, 15),
-        (8_000_000, {}, 5000, 15),
-        (167_028, {"model.mode": "edges"}, 835, 15),
-        (96_050, {"model.mode": "neighbors"}, 5000, 30),
-        (96_050, {"training.batch_size": 8000}, 8000, 47),
-    ):
-        found = chosen("hgt", DataSize(entities=38_800, relations=7, triples=triples), **settings)
-        assert found["training.batch_size"] == batch_size, (triples, settings)
-        assert found["training.epochs"] == epochs, (triples, settings)
+@pytest.mark.parametrize(
+    ("triples", "settings", "batch_size", "epochs", "average"),
+    [
+        (1_000, {}, 250, 60, 2),
+        (9_000, {}, 250, 34, 2),
+        (96_050, {}, 125, 10, 2),
+        (167_028, {}, 217, 10, 2),
+        (8_000_000, {}, 5000, 10, 2),
+        (167_028, {"model.mode": "edges"}, 217, 10, 2),
+        (96_050, {"training.batch_size": 8000}, 8000, 60, 2),
+        (96_050, {"training.epochs": 5}, 125, 5, 1),
+        (1_000, {"model.shallow_width": 0}, 500, 60, None),
+        (96_050, {"model.shallow_width": 0}, 500, 15, None),
+        (167_028, {"model.inputs": "features"}, 835, 15, None),
+        (96_050, {"model.mode": "neighbors"}, 5000, 30, None),
+    ],
+)
+def test_hgt_takes_a_share_of_the_links_per_relation(
+    triples, settings, batch_size, epochs, average
+):
+    size = DataSize(entities=38_800, relations=7, triples=triples)
+    found = chosen("hgt", size, **settings)
+    assert found["training.batch_size"] == batch_size
+    assert found.get("training.epochs", epochs) == epochs
+    assert found["training.average"] == average
+    assert found["training.schedule"] == ("cosine" if average is None else "constant")
 
 
 def test_hgt_starts_from_random_relation_weights_if_its_score_has_any():
@@ -220,7 +232,19 @@ def test_hgt_has_a_second_embedding_of_nodes_where_nodes_have_embeddings(
     complete = build_config("hgt", flags={**found, **flags}).model
     assert (complete.shallow_width, complete.exclude_self) == (shallow, excluded)
     assert (complete.self_score, complete.contrastive_weight) == (scored, contrast)
-    assert (complete.n3, complete.output_dropout) == ((0.01, 0.1) if shallow else (0.0, 0.0))
+    regularized = complete.n3, complete.query_dropout, complete.output_dropout
+    assert regularized == ((0.01, 0.2, 0.0) if shallow else (0.0, 0.0, 0.0))
+    assert complete.filter_negatives is (shallow == 0)
+
+
+def test_a_lowest_rate_keeps_hgts_falling_schedule():
+    found = chosen("hgt", DataSize(triples=96_050), **{"training.min_lr": 1e-4})
+    assert found["training.schedule"] == "cosine"
+
+
+def test_hgts_logistic_loss_filters_its_negatives():
+    assert chosen("hgt", DataSize(), **{"model.loss": "logistic"})["model.filter_negatives"]
+    assert not chosen("hgt", DataSize())["model.filter_negatives"]
 
 
 def test_hgt_samples_the_validations_of_graphs_with_many_validation_triples(monkeypatch, tmp_path):

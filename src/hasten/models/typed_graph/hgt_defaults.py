@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from hasten.config import RunConfig
-from hasten.models.data_size import LENGTH, DataSize, run_length, with_weight_average
+from hasten.models.data_size import LENGTH, DataSize, run_length
 from hasten.models.search_space import Choice, Range, SearchSpace
 from hasten.models.typed_graph.hgt_options import HGTOptions
 
 #: the keys of :func:`defaults_for`
 FROM_DATA = (
     *LENGTH,
+    "training.schedule",
     "training.average",
     "training.batch_size",
     "model.relation_weights",
@@ -23,29 +24,33 @@ FROM_DATA = (
     "model.self_score",
     "model.contrastive_weight",
 )
-_LARGEST_BATCH, _MAX_AVERAGE_EPOCHS = 5000, 2
+_LARGEST_BATCH = 5000
+#: triples below which a graph is small: validation falls with the smallest batches
+_SMALL = 20_000
 
 
 def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
-    """Shallow embeddings, trained longer, in smaller batches, with an average of the weights.
+    """Batches are a share of the links, per relation, within bounds; 10 to 60 epochs.
 
-    Batches are a share of the links, per relation, within bounds. In mode neighbors, whose batches
-    are of nodes, they have the upper bound.
+    Shallow embeddings are trained in smaller batches, at a constant learning rate, and averaged. In
+    mode neighbors, whose batches are of nodes, they have the upper bound.
     """
     embeddings = _embeddings(config)
     shallow = embeddings["model.shallow_width"] > 0
-    part, smallest, steps, bounds = (
-        (400, 250, 1200, (20, 60)) if shallow else (200, 500, 600, (15, 60))
-    )
+    part, smallest, steps, fewest = (768, 125, 1200, 10) if shallow else (200, 500, 600, 15)
+    if shallow and size.triples < _SMALL:
+        smallest = 250
     batch_size = _LARGEST_BATCH
     if config.given("model.mode", "full") != "neighbors":
         batch_size = min(_LARGEST_BATCH, max(smallest, size.triples // part))
     batch_size = config.given("training.batch_size", batch_size)
-    length = run_length(config, size.triples, steps, bounds, batch_size)
-    averaged = with_weight_average(length, _MAX_AVERAGE_EPOCHS)
+    length = run_length(config, size.triples, steps, (fewest, 60), batch_size)
     weighted = config.given("model.decoder", "distmult") == "distmult"
+    constant = shallow and not config.gives("training.min_lr")
     return {
-        **(averaged if shallow else {**length, "training.average": None}),
+        **length,
+        "training.schedule": "constant" if constant else "cosine",
+        "training.average": min(2, length["training.epochs"] / 5) if shallow else None,
         "training.batch_size": batch_size,
         "model.relation_weights": "normal" if weighted else "ones",
         **embeddings,
