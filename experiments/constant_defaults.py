@@ -42,8 +42,7 @@ _SELF = (
 )
 _SHALLOW = (
     "--epochs 15 --eval-every 1 --set training.schedule=cosine --set training.average=none "
-    "--set model.query_dropout=0 "
-    "--set model.output_dropout=0.1 --set model.filter_negatives=true"
+    "--set model.query_dropout=0 --set model.output_dropout=0.1 --set model.filter_negatives=true"
 )
 
 #: defaults that changed after their group was opened: (model, data) -> the questions of the groups

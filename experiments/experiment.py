@@ -12,6 +12,7 @@ from hasten.config import OnlyWith, TripleOptions
 from hasten.config_loading.build import build_config, flag_entries, set_entries
 from hasten.errors import ConfigurationError
 from hasten.recipes.load import find_recipe
+from hasten.registry import load_model
 
 
 @dataclass(frozen=True)
@@ -122,8 +123,9 @@ def describes(record: Mapping[str, Any], experiment: Experiment) -> bool:
 def differing_keys(record: Mapping[str, Any], experiment: Experiment) -> dict[str, tuple[Any, Any]]:
     """Keys whose resolved values differ: key -> (the record's, the experiment's).
 
-    Keys that did not exist when the record was written are left out, keys without effect, and those
-    of the machine: where the run went, its checkpoints and its threads.
+    Keys that did not exist when the record was written are left out, keys without effect, defaults
+    that follow from the size of the data, and keys of the machine: where the run went, its
+    checkpoints and its threads.
     """
     keys = configuration_keys(experiment.model, experiment.options)
     try:
@@ -139,6 +141,8 @@ def differing_keys(record: Mapping[str, Any], experiment: Experiment) -> dict[st
         skipped.add("evaluation.mask_history")
     if str(record["protocol"]).startswith("given"):
         skipped.add("data.ratio_order")
+    if "--recipe" not in experiment.options:  # a recipe is complete, other runs depend on the data
+        skipped.update(set(load_model(experiment.model).defaults_from_data) - keys.keys())
     for name, field in type(config.model).model_fields.items():
         conditions = (each for each in field.metadata if isinstance(each, OnlyWith))
         if not all(each.holds(getattr(config.model, each.option)) for each in conditions):
