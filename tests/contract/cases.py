@@ -98,6 +98,7 @@ def _hgt(label: str, settings: Mapping[str, Any]) -> ModelCase:
         label,
         "hgt",
         {**_HGT, **settings},
+        {"model.query_dropout": 0.0},
         triples=True,
         ring=_NEAR,
         planted={"training.epochs": 12, "training.lr": 2e-2, "evaluation.every": 12},
