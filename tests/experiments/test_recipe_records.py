@@ -33,6 +33,21 @@ def test_a_recipe_is_what_its_records_ran_with(recipe):
         assert differing_keys(record, experiment) == {}
 
 
+def test_records_of_earlier_defaults_are_those_of_their_experiments():
+    """Each pins what was changed; what follows from the data is not in its options."""
+    for (model, data), questions in CHANGED.items():
+        for question, options in questions:
+            name = f"{model}-{data}-{question}"
+            (experiment,) = [e for e in EXPERIMENTS if (e.configuration, e.seed) == (name, 0)]
+            path = RESULTS / f"{name}-seed0.json"
+            if path.exists():
+                record = json.loads(path.read_text())
+                assert differing_keys(record, experiment) == {}
+                if options:
+                    other = replace(experiment, options=(*experiment.options, "--lr", "9"))
+                    assert differing_keys(record, other).keys() == {"training.lr"}
+
+
 def test_every_recipe_is_an_experiment_and_so_are_the_defaults():
     known = {(e.configuration, e.model, e.data) for e in EXPERIMENTS}
     assert {(r.records, r.model, r.data) for r in recipes()} <= known

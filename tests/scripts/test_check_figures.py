@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from scripts.check_figures import check, is_among
+from scripts.check_figures import _of_runs, check, is_among
 from scripts.page_figures import blocks, measured, numbers, records_of
 
 PAGE = "docs/page.md"
@@ -74,6 +74,15 @@ def test_records_are_named_by_their_path_in_the_repository():
     assert records_of("[log](lab-log.md), [r](../experiments/results/x.json)", PAGE) == [
         "experiments/results/x.json"
     ]
+
+
+def test_means_over_seeds_are_of_the_same_figure_where_old_records_have_fewer():
+    old = {"valid": {"mrr": 0.2}, "test": {"mrr": 0.3}, "opened": {"test": {"mrr": 0.3}}}
+    new = {"valid": {"kept": 0.9, "mrr": 0.4}, "test": None, "opened": {"test": {"mrr": 0.7}}}
+    numbers = _of_runs([old, new])
+    for figure in (0.3, 0.5):  # of validation, and of the test figures of the opened group
+        assert any(abs(number - figure) < 1e-12 for number in numbers)
+    assert not any(abs(number - 0.6) < 1e-12 for number in numbers)  # of mrr and kept
 
 
 @pytest.fixture

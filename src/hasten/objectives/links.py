@@ -8,7 +8,7 @@ and its reverse pass no messages. With the score p(h, r, t) of a link, the losse
   the same over h'. Negatives are sampled once per step, relation and side, from the nodes of the
   right type. With self-scores, the given node is one more negative of relations within its type. A
   negative that is a known answer in training is ignored; without filtering only t and h themselves
-  are, so that links of the same query share a softmax over all its answers ("1-N");
+  are, so that links of the same query compete with each other ("1-vs-all");
 - n3: ``sum over k of |z_h,k|³ + |z_t,k|³``, the cubes of both ends (Lacroix et al. 2018);
 - contrast: similar nodes against other nodes (:mod:`.contrastive`).
 

@@ -103,7 +103,7 @@ class GraphPairsModel(PairwiseModel, Protocol):
         ...
 
     def shard_graph(self, interactions: CSR) -> None:
-        """Keep the part of the graph of the nodes of this process. pairs: of training, distinct."""
+        """Keep the part of the graph of the nodes of this process. interactions: of training."""
         ...
 
 

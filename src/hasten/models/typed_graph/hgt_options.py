@@ -76,7 +76,7 @@ class HGTOptions(ModelOptions):
     filter_negatives: bool = Field(
         True,
         description="known answers are no negatives of their query; false: only the scored answer "
-        "is none, so the softmax is one over all answers of the query",
+        "is none, so answers of one query compete",
     )
     fan_out: int | None = Field(
         None, ge=1, description="edges and neighbors: messages sampled per node and relation; "
