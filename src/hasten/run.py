@@ -90,6 +90,7 @@ def train(
             else:
                 resolved = resolve_config(config, processes).config
                 changes = requested_changes(config, resolved, existing)
+                # to check that the run has the data of this command
                 requested = (resolved, table) if resume_auto and not processes.restarts else None
                 first_summary = _resume(
                     processes, existing, None, changes, quiet, start_time, requested,
@@ -207,8 +208,7 @@ def resume(
     RunFolder.open(run, lock=False)  # raises if it is not a run folder
     config = with_changes(load_config(run / "config.yaml"), changes or {})
     with Processes.join(config.device, config.distributed) as processes:
-        # The requested checkpoint is for the first start. After torchrun has restarted the
-        # processes, continue from the newest checkpoint, which may be a later one
+        # after torchrun has restarted the processes, continue from the newest checkpoint
         restarted = processes.restarts > 0 and processes.load_job_state("run") == str(out or run)
         if out is not None:
             if not restarted:

@@ -80,7 +80,7 @@ class PairwiseModel(Protocol):
     def margins(self, user: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """[B] ``s(negative) - s(positive)``, from the vectors of :meth:`pair_vectors`.
 
-        Negative where the ranking is right: the loss is ``softplus`` of it.
+        Below 0 if the pair is ranked correctly: the loss is ``softplus`` of it.
         """
         ...
 
@@ -239,7 +239,7 @@ class PairwisePhase(ExampleBatches):
 
     @staticmethod
     def dropout_seed(batch: Batch) -> int:
-        """The seed of what the model draws once per step."""
+        """The seed of dropout in :meth:`encode`, if the training step does not seed it."""
         return key(batch.seed, Stream.DROPOUT, batch.epoch, batch.index)
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:

@@ -176,8 +176,8 @@ class Trainer:
                 losses[name] = losses[name] + value if name in losses else value
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
-            # If a step lacked memory in any process, recover() sets the position back. Asking other
-            # processes makes the host wait, so ask where it waits anyway, or uses the weights
+            # If steps lacked memory in any process, recover() sets the position back to the first
+            # of them. Asking other processes makes the host wait, so they are not asked each step
             last = position.index == phase.steps()
             ask_others = sync or last or state.average_due or self.is_save_due
             if self.recovery.recover(stepper, batch, ask_others):  # the position was set back

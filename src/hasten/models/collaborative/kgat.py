@@ -105,7 +105,7 @@ class KGAT(GraphNodeModel):
         self.graph: SparseGraph | None = None
 
     def rows_of(self) -> Mapping[str, Rows]:
-        # the first 2: between users and items; then those of the triples. Each in both directions
+        # 2 relations of interactions (one per direction), then 2R of the triples
         relations = Rows.of(2, "relations", "relations")
         nodes = Rows.of("entities", "users")
         return {"nodes.weight": nodes, "relations.weight": relations, "projections": relations}
@@ -134,7 +134,7 @@ class KGAT(GraphNodeModel):
         return [pairs, translation]
 
     def shard_graph(self, interactions: CSR) -> None:
-        """As LightGCN's, for tables that are sharded after :meth:`phases` built the whole graph."""
+        """Keep the edges of the nodes of this process, if :meth:`phases` built the whole graph."""
         if self.graph is not None and self.shard is not None:
             head, tail = self.graph.rows.cpu().numpy(), self.graph.host_columns.long().numpy()
             relation = self.edges.relations().cpu().numpy()
@@ -186,7 +186,7 @@ class KGAT(GraphNodeModel):
             self.graph_shard = self.graph_shard.weigh(values)
             return
         assert self.graph is not None
-        # the arrays of the earlier weights are written again
+        # overwrite the arrays of the earlier weights, whose shape is the same
         reused: EdgeWeights | None = getattr(self, "edge_weights", None)
         self.edge_weights = self.graph.weigh(values.to(self.nodes.weight.device), reused)
 
@@ -214,7 +214,7 @@ class KGAT(GraphNodeModel):
     ) -> tuple[Tensor, Tensor]:
         """The sums of the TransR loss and of its L2 term over the edges of a batch.
 
-        Arguments: see :func:`.translation_loss`.
+        Arguments: see :func:`.translation_loss`. On a GPU, edges are grouped in tiles.
         """
         relation = self.relations.rows(batch.relation)
         return translation_loss(rows, index, relation, self.projections, batch.tiles or batch.sizes)
@@ -228,6 +228,7 @@ class KGAT(GraphNodeModel):
         return self._batch_nodes(nodes) if shard is None else RequestedNodes.of(shard, nodes)
 
     def row_graphs(self) -> Sequence[SparseGraph]:
+        """The graph of which :meth:`encode_pairs` reads rows."""
         assert self.graph is not None
         return [self.graph]
 
@@ -246,16 +247,16 @@ class KGAT(GraphNodeModel):
         return self._propagate(to_device(self._batch_nodes(wanted), self.device))
 
     def _propagate(self, nodes: BatchNodes) -> Tensor:
-        x, last = self.nodes.block(0, len(self.nodes)), len(self.layers) - 1
-        vectors: list[Tensor] = []
-        for number, layer in enumerate(self.layers):
-            function = self._last_layer if number == last else self._layer
+        x, outputs, vectors = self.nodes.block(0, len(self.nodes)), nodes.outputs, []
+        *layers, last_layer = (cast(Layer, layer) for layer in self.layers)
+        for number, layer in enumerate(layers, start=1):
             # the layer before the last computes only the nodes that the last one reads
-            rows = nodes.last_inputs if number >= last - 1 else None
-            given = cast(Layer, layer), x, nodes.outputs, rows
-            input_vectors, x = self.checkpointed(function, *given)
-            vectors.append(input_vectors)
-        return joined([*vectors, x])
+            computed = nodes.last_inputs if number == len(layers) else None
+            batch_rows, x = self.checkpointed(self._layer, layer, x, outputs, computed)
+            vectors.append(batch_rows)
+        given = last_layer, x, outputs, nodes.last_inputs
+        vectors += self.checkpointed(self._last_layer, *given)
+        return joined(vectors)
 
     def _batch_nodes(self, nodes: Tensor) -> BatchNodes:
         """What :meth:`propagate` reads for these nodes, prepared on the host."""
@@ -263,20 +264,21 @@ class KGAT(GraphNodeModel):
         return BatchNodes.of(self.graph, nodes, len(self.layers))
 
     def _layer(
-        self, layer: Layer, x: Tensor, outputs: RowPositions, rows: Tensor | None
+        self, layer: Layer, x: Tensor, batch: RowPositions, computed: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The output nodes' rows of x, and the result of the layer at the nodes ``rows`` or all."""
+        """The batch's nodes in x, and the layer's result at the nodes ``computed`` (None: all)."""
         assert self.graph is not None
         return aggregate(
-            self.graph, self.edge_weights, x, outputs.rows, layer.matrices, *self._mixing, rows=rows
-        )
+            self.graph, self.edge_weights, x, batch.rows, layer.matrices, *self._mixing,
+            rows=computed,
+        )  # fmt: skip
 
     def _last_layer(
-        self, layer: Layer, x: Tensor, outputs: RowPositions, inputs: Tensor | None
+        self, layer: Layer, x: Tensor, batch: RowPositions, inputs: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """The rows of the output nodes, before and after the layer. x: the rows of ``inputs``."""
+        """The batch's nodes before and after the layer. x: of the nodes ``inputs`` (None: all)."""
         assert self.graph is not None
-        node_rows, neighbors = spmm_rows(self.graph, self.edge_weights, x, outputs, among=inputs)
+        node_rows, neighbors = spmm_rows(self.graph, self.edge_weights, x, batch, among=inputs)
         return node_rows, mix(node_rows, neighbors, layer.matrices, *self._mixing)
 
     def own_vectors(self, part: GraphShard) -> Tensor:

@@ -81,7 +81,7 @@ class TripleModel(Model):
     group = 1
     #: the names of the biases [N] that losses over all entities add to the scores
     biases_of_entities: tuple[str, ...] = ()
-    #: added to the score of an entity as an answer to its own query: float32 [2R], or None
+    #: added to the score of h as an answer to (h, r, ?), by relation: float32 [2R], or None
     self_link_scores: Tensor | None
     options: TripleOptions
 
@@ -204,8 +204,8 @@ class FactorizedTripleModel(TripleModel):
     def has_factored_gradients(self) -> bool:
         """Whether gradients are products of residuals (predicted - true probabilities) and vectors.
 
-        ``hasten influence --loss training`` needs this. Label smoothing of a softmax adds terms of
-        another form, and so do the regularizers of subclasses.
+        ``hasten influence --loss training`` needs this. It is not so for a softmax with label
+        smoothing, whose loss has a term of its own here, nor with regularizers of subclasses.
         """
         return self.options.loss == "1-n" or not self.options.smoothing
 
