@@ -32,8 +32,8 @@ _SMALL = 20_000
 def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
     """Batches are a share of the links, per relation, within bounds; 10 to 60 epochs.
 
-    Shallow embeddings are trained in smaller batches, at a constant learning rate, and averaged. In
-    mode neighbors, whose batches are of nodes, they have the upper bound.
+    With shallow embeddings batches are smaller, the learning rate is constant, and the weights are
+    averaged. In mode neighbors, whose batches are of nodes, a batch has the upper bound.
     """
     embeddings = _embeddings(config)
     shallow = embeddings["model.shallow_width"] > 0
