@@ -7,6 +7,8 @@ gradients without a host synchronisation, MMGCN's losses in half precision, SASR
 precision and compiled, repeated runs under ``deterministic``, the peak memory that plans predict,
 the process group (nccl) with as many processes as there are devices, sharded tables beside whole
 ones.
+Parts that check run beside each other, each in a process of its own; then parts that measure time
+run alone (:mod:`.gpu_parts`).
 Ends with 0 if everything passed, 1 if something did not, 2 where there is no such device.
 
     python -m bench.gpu_check [--device cuda] [--quick] [--no-compile]
@@ -18,19 +20,15 @@ import argparse
 import json
 import os
 import platform
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from bench.gpu_budgets import BUDGETS, attempt
-from bench.machine import ROOT, commit, describe_machine
+from bench.gpu_parts import run_part, run_parts, synthetic, verdict
+from bench.machine import commit, describe_machine
 from bench.results import RESULTS, write_result
 
 
@@ -40,6 +38,7 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     parser.add_argument("--quick", action="store_true", help="a small data set")
     parser.add_argument("--no-contract", action="store_true", help="leave the test suite out")
     parser.add_argument("--no-compile", action="store_true", help="leave the compiled runs out")
+    parser.add_argument("--part", help="this part alone, and its outcome as JSON")
     options = parser.parse_args(arguments)
 
     import torch
@@ -55,6 +54,10 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
     if device.type == "cuda":
         device = torch.device("cuda", device.index or 0)
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if options.part:
+        outcome = run_part(options.part, device, options.quick, not options.no_compile)
+        print(json.dumps(outcome, default=str))
+        return 0 if outcome["passed"] else 1
     result = check(
         device,
         quick=options.quick,
@@ -71,55 +74,17 @@ def main(arguments: Sequence[str] | None = None, results: Path = RESULTS) -> int
 
 
 def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str, Any]:
-    """Every check; what fails is recorded and does not keep the others from running."""
+    """Every part; what fails is recorded and does not keep the others from running."""
     import torch
 
-    from bench.gpu_capture import captured_steps
-    from bench.gpu_distributed import collectives, group_of_one, sharded_tables
-    from bench.gpu_kernels import triton_kernels, triton_times
-    from bench.gpu_losses import losses
-    from bench.gpu_operations import OPERATIONS
-    from bench.gpu_plain import beside_plain
-    from bench.gpu_plan import plan_peaks
-    from bench.gpu_steps import model_steps
-    from bench.gpu_training import Synthetic, repeated, training_runs
-
     begin = time.perf_counter()
-    limits = BUDGETS if device.type == "cuda" else dict.fromkeys(BUDGETS)
-    operations: dict[str, Any] = {}
-
-    def part(name: str, run: Callable[[], dict[str, Any]]) -> None:
-        operations[name] = attempt(run, limits[name])
-        say(f"{name}: {verdict(operations[name])} ({operations[name]['seconds']} s)")
-        # a check that is cut short leaves what it measured
-        say(json.dumps(operations[name], default=str))
-
-    end = time.perf_counter() + BUDGETS["operations"]
-    for operation in OPERATIONS:
-        name, left = operation.__name__, end - time.perf_counter()
-        operations[name] = attempt(
-            partial(operation, device), None if limits["operations"] is None else left
-        )
-        say(f"{name}: {verdict(operations[name])}")
-    part("losses", partial(losses, device))
-    for kernels in (triton_kernels, triton_times, captured_steps, model_steps):
-        part(kernels.__name__, partial(kernels, device))
-    part("beside_plain", partial(beside_plain, device, quick=quick))
-    if contract:
-        part("contract", partial(contract_suite, device))
-    size = Synthetic(users=400, items=300, longest=30) if quick else Synthetic()
-    with tempfile.TemporaryDirectory() as folder:
-        scratch, epochs = Path(folder), 2 if quick else 4
-        runs = training_runs(device, scratch, size, epochs, compiled, limits["training"])
-        for run in runs:
-            say(f"{run['name']}: {verdict(run)}")
-        again = attempt(partial(repeated, device, scratch, 1), limits["repeated"])
-        say(f"repeated: {verdict(again)}")
-        part("plan_peaks", partial(plan_peaks, device, scratch, quick))
-        part("group_of_one", partial(group_of_one, device, scratch))
-        part("collectives", partial(collectives, device))
-        part("sharded_tables", partial(sharded_tables, device))
-    parts = [*operations.values(), *runs, again]
+    left_out = set() if contract else {"contract"}
+    flags = ["--device", str(device)]
+    flags += ["--quick"] * quick + ["--no-compile"] * (not compiled)
+    outcomes = run_parts(flags, left_out, limited=device.type == "cuda")
+    runs = outcomes.pop("training").get("runs", [])
+    again = outcomes.pop("repeated")
+    size = synthetic(quick)
     return {
         "name": "gpu-check" if device.type == "cuda" else f"gpu-check-on-{device.type}",
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
@@ -128,56 +93,12 @@ def check(device: Any, quick: bool, compiled: bool, contract: bool) -> dict[str,
         "machine": describe_machine(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "data": f"{size.users} users, {size.items} items, at most {size.longest} events",
-        "operations": operations,
+        "operations": outcomes,
         "training": runs,
         "repeated": again,
-        "passed": all(part["passed"] for part in parts),
+        "passed": bool(runs) and all(part["passed"] for part in [*outcomes.values(), *runs, again]),
         "seconds": round(time.perf_counter() - begin, 1),
     }
-
-
-def contract_suite(device: Any) -> dict[str, Any]:
-    """The suite that every model passes, on this device; its closing line."""
-    several = ["-n", "8"] if find_spec("xdist") and device.type == "cuda" else []
-    command = [sys.executable, "-m", "pytest", "tests/contract", "-v", "-W", "default", *several]
-    seconds = BUDGETS["contract"] - 5
-    with tempfile.TemporaryFile("w+") as told:
-        try:
-            code: int | None = subprocess.run(
-                [*command, "--show-capture=no", "--tb=short"],
-                cwd=ROOT,
-                env=os.environ | {"HASTEN_TEST_DEVICE": str(device)},
-                stdin=subprocess.DEVNULL,
-                stdout=told,
-                stderr=subprocess.STDOUT,
-                timeout=seconds,
-                check=False,
-            ).returncode
-        except subprocess.TimeoutExpired:
-            code = None
-        told.seek(0)
-        return suite_outcome(told.read().splitlines(), code, seconds)
-
-
-def suite_outcome(lines: Sequence[str], code: int | None, seconds: float) -> dict[str, Any]:
-    """What a suite printed; code: its exit status, None if it was stopped after so long."""
-    closing = lines[-1] if lines else "it printed nothing"
-    if code == 0:
-        return {"passed": True, "closing": closing}
-    failed = {
-        word
-        for line in lines
-        if "FAILED" in line or "ERROR" in line
-        for word in line.split()
-        if "::" in word
-    }
-    error = closing if code is not None else f"stopped after {seconds:.0f} s"
-    passed = sum(" PASSED" in f" {line}" for line in lines)
-    told = [line for line in lines if line.startswith("E  ")][:200]
-    return {
-        "passed": False, "closing": closing, "error": error, "passed_tests": passed,
-        "failed": sorted(failed), "told": told,
-    }  # fmt: skip
 
 
 def describe_device(device: Any) -> dict[str, Any]:
@@ -292,16 +213,6 @@ def kernel_lines(times: dict[str, Any]) -> list[str]:
             f"| {name} | {' | '.join(shown)} | {'' if share is None else f'{share:.0%}'} |"
         )
     return lines
-
-
-def verdict(outcome: dict[str, Any]) -> str:
-    if "skipped" in outcome:
-        return f"not run: {outcome['skipped']}"
-    return "yes" if outcome["passed"] else f"no: {outcome.get('error', 'see the JSON file')[:200]}"
-
-
-def say(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

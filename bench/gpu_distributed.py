@@ -14,21 +14,24 @@ from typing import Any
 
 import torch
 
+from bench.gpu_training import Synthetic
 from bench.machine import ROOT
 
 SECONDS = 240
 
 
-def group_of_one(device: torch.device, scratch: Path) -> dict[str, Any]:
+def group_of_one(device: torch.device, scratch: Path, size: Synthetic) -> dict[str, Any]:
     """One process in a group of its own (nccl on CUDA) trains to the same bits as one without.
 
-    Under ``deterministic``; ``scratch`` holds synthetic.csv.
+    Under ``deterministic``.
     """
+    data = scratch / "synthetic.csv"
+    size.write(data)
     alone = {"WORLD_SIZE": "1", "RANK": "0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
     digests, effective = [], {}
     for name, variables in (("plain", {}), ("group", alone)):
         out = scratch / f"processes-{name}"
-        command = ["train", "sasrec", str(scratch / "synthetic.csv"), "--out", str(out), "--json"]
+        command = ["train", "sasrec", str(data), "--out", str(out), "--json"]
         command += ["--device", device.type, "--epochs", "1", "--deterministic", "--quiet"]
         effective = json.loads(_hasten(command, variables))["effective"]
         manifest = json.loads((out / "final" / "manifest.json").read_text())

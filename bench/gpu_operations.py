@@ -183,6 +183,20 @@ OPERATIONS: Sequence[Check] = (
 )
 
 
+def operations(device: torch.device) -> dict[str, Any]:
+    """The outcome of every check."""
+    found: dict[str, dict[str, Any]] = {}
+    for check in OPERATIONS:
+        try:
+            found[check.__name__] = check(device)
+        except Exception as error:  # noqa: BLE001 - recorded: one must not hide the others
+            told = f"{type(error).__name__}: {error}"
+            found[check.__name__] = {"passed": False, "error": told}
+    failed = [name for name, each in found.items() if not each["passed"]]
+    problem = {"error": f"failed: {', '.join(failed)}"} if failed else {}
+    return {"passed": not failed, "checks": found, **problem}
+
+
 class _Quadratic(Phase):
     """Whatever is on the device stays there: a loss whose gradient can be poisoned."""
 

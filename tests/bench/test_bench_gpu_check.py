@@ -1,6 +1,5 @@
-import contextlib
 import json
-import time
+from functools import partial
 
 import pytest
 import torch
@@ -9,25 +8,24 @@ from bench import (
     gpu_capture,
     gpu_losses,
     gpu_operations,
+    gpu_parts,
     gpu_plain,
     gpu_plain_sides,
     gpu_sharded,
     gpu_steps,
 )
-from bench.gpu_budgets import BUDGETS, attempt
 from bench.gpu_check import (
     kernel_lines,
     main,
     markdown,
     plain_lines,
     step_lines,
-    suite_outcome,
-    verdict,
 )
 from bench.gpu_data import facts, made_book
 from bench.gpu_kernels import triton_kernels, triton_times
 from bench.gpu_losses import losses, near
 from bench.gpu_operations import OPERATIONS
+from bench.gpu_parts import ALONE, BESIDE, in_process, run_part, suite_outcome, verdict
 from bench.gpu_training import Synthetic
 from experiments.loss_precision import small_gallery, stable_loss
 from hasten.distributed.row_requests import RequestedRows
@@ -239,28 +237,38 @@ def test_a_suite_that_is_stopped_names_what_failed_until_then():
     }
 
 
-def test_what_a_check_raises_is_its_outcome():
-    outcome = attempt(lambda: 1 / 0)
-    assert outcome.pop("seconds") < 1
-    assert outcome == {"passed": False, "error": "ZeroDivisionError: division by zero"}
+def test_what_a_part_raises_is_its_outcome(monkeypatch):
+    monkeypatch.setattr(gpu_operations, "OPERATIONS", [lambda _: 1 / 0])
+    found = run_part("operations", CPU, quick=True, compiled=False)
+    assert not found["passed"]
+    (check,) = found["checks"].values()
+    assert check["error"] == "ZeroDivisionError: division by zero"
+    monkeypatch.setattr(gpu_parts, "_parts", lambda *_: {"wrong": partial(divmod, 1, 0)})
+    found = run_part("wrong", CPU, quick=True, compiled=False)
+    assert found["error"].startswith("ZeroDivisionError")
+
+
+def test_a_part_runs_in_a_process_of_its_own():
+    found = in_process("operations", ["--device", "cpu", "--quick"], None)
+    assert found["passed"], found
+    assert len(found["checks"]) == len(OPERATIONS)
 
 
 def test_a_part_is_stopped_when_its_time_is_spent():
-    def careful():
-        """Records what goes wrong, and would go on."""
-        while True:
-            with contextlib.suppress(Exception):
-                time.sleep(0.01)
+    found = in_process("training", ["--device", "cpu"], 0.5)
+    assert found.pop("seconds") < 10
+    assert found == {"passed": False, "error": "stopped after 0.5 s"}
 
-    outcome = attempt(careful, 0.05)
-    assert not outcome["passed"]
-    assert outcome["error"].startswith("TimeSpentError")
-    time.sleep(0.1)  # the alarm is off
-    assert attempt(lambda: {"passed": True}, 5)["passed"]
+
+def test_a_part_that_ends_without_an_outcome_fails_with_what_it_told():
+    found = in_process("nonsense", ["--devise"], None)
+    assert not found["passed"]
+    assert "unrecognized arguments: --devise" in found["error"]
 
 
 def test_all_parts_together_take_less_than_nine_minutes():
-    assert sum(BUDGETS.values()) < 9 * 60
+    """Where the parts that check run beside each other."""
+    assert max(BESIDE.values()) + sum(ALONE.values()) < 9 * 60
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
