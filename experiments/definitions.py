@@ -106,6 +106,7 @@ def _graphs() -> Iterable[Experiment]:
     ):
         options = f"{wide} {some} --set model.feature_dropout=0.5"
         yield from seeds(f"conve-fb15k-237-wide-{name}", "conve", "fb15k-237", options, count=1)
+    yield from by_recipe("conve", "fb15k-237", "wide", "wide")
     batches = "--set training.batch_size=32 --set model.group=32"
     yield from by_recipe("conve", "umls", count=5)
     long = (
@@ -164,6 +165,7 @@ def _products() -> Iterable[Experiment]:
     half = f"{half} --batch-size 256 --lr 4e-3 --set training.schedule=cosine"
     half = f"{half} --epochs 20 --eval-every 5 --precision bf16 --threads 1"
     yield from seeds("complex-fb15k-237-relation", "complex", "fb15k-237", half, "n3", count=1)
+    yield from by_recipe("complex", "fb15k-237", "wide", "wide")
     # as published, but for the sizes of batch norm's groups
     core = f"{common} --set data.unknown=keep --lr 5e-4 --epochs 500 --eval-every 10"
     yield from seeds("tucker-fb15k-237", "tucker", "fb15k-237", core, count=1)
@@ -262,7 +264,7 @@ def _typed() -> Iterable[Experiment]:
         # as it comes: N3 and relation prediction, all answers at once
         files = _data_options(find_recipe("distmult", f"{data}/best"))
         name = f"complex-{data}"
-        yield from seeds(name, "complex", data, files, "defaults", count=1, embeddings=True)
+        yield from seeds(name, "complex", data, files, "defaults", embeddings=True)
         yield from by_recipe("degree", data, embeddings=True)
 
 

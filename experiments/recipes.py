@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from experiments.summary import RESULTS, load_configurations
+from experiments.summary import RESULTS, load_configurations, processor
 from hasten.recipes.load import FOLDER
 
 Records = Mapping[str, Sequence[Mapping[str, Any]]]
@@ -40,8 +40,7 @@ def measured(records: Sequence[Mapping[str, Any]], treatment: str = "") -> dict[
         "expected": {name: _spread(values) for name, values in figures.items()},
         "protocol": first["protocol"],
         "training_seconds": round(mean(record["seconds"]["train"] for record in seen)),
-        "machine": f"{first['machine']['cpu']}, {first['machine']['cores']} cores, "
-        f"torch {first['versions']['torch']}",
+        "machine": f"{processor(first['machine'])}, torch {first['versions']['torch']}",
     }
 
 

@@ -43,11 +43,17 @@ def make_record(experiment: Experiment, result: Mapping[str, Any], folder: Path)
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
         "commit": commit(),
         "versions": environment["versions"],
-        "machine": describe_machine(),
+        "machine": {**describe_machine(), **accelerator(environment)},
         "config": portable_config(folder / "config.yaml", experiment.data),
         "curve": curve(folder / "metrics.jsonl"),
         **{key: result[key] for key in KEPT},
     }
+
+
+def accelerator(environment: Mapping[str, Any]) -> dict[str, str]:
+    """The name of the GPU that a run saw; {} on a CPU."""
+    names = [each["name"] for each in environment.get("devices", ()) if each["device"] != "cpu"]
+    return {"accelerator": names[0]} if names else {}
 
 
 def portable_config(path: Path, data: str) -> dict[str, Any]:

@@ -116,13 +116,19 @@ def document(configurations: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             f"- data: {first['data']}; protocol: {'; '.join(protocols)}",
             f"- `hasten train {first['model']} DATA {' '.join(first['options'])}`, seeds "
             + ", ".join(str(record["seed"]) for record in records),
-            f"- {first['date']}, commit {first['commit']}, {first['machine']['cpu']}, "
-            f"{first['machine']['cores']} cores, torch {first['versions']['torch']}",
+            f"- {first['date']}, commit {first['commit']}, {processor(first['machine'])}, "
+            f"torch {first['versions']['torch']}",
             *also_judged(records),
             "",
             f"![learning curves of {name}](experiments/{name}.svg)",
         ]
     return "\n".join(lines) + "\n"
+
+
+def processor(machine: Mapping[str, Any]) -> str:
+    """The GPU that a run used, or the CPU with its number of cores."""
+    usual = f"{machine['cpu']}, {machine['cores']} cores"
+    return str(machine.get("accelerator", usual))
 
 
 def also_judged(records: Sequence[Mapping[str, Any]]) -> list[str]:

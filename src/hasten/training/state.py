@@ -36,6 +36,14 @@ class Position:
     step_of_epoch: int = 0
 
 
+def for_sums(loss: Tensor) -> Tensor:
+    """The loss of a step in float64, where sums of float32 are exact.
+
+    So they do not depend on when losses are recorded. MPS has no float64.
+    """
+    return loss if loss.device.type == "mps" else loss.double()
+
+
 @dataclass
 class Totals:
     """Losses and seconds of the current epoch; seconds and examples of the run.

@@ -33,7 +33,7 @@ from hasten.training.schedule import Schedule
 from hasten.training.sharding.checkpoint_writer import CheckpointWriter
 from hasten.training.sharding.tables import shard_tables
 from hasten.training.signals import StopNow, StopSignals
-from hasten.training.state import TrainingState
+from hasten.training.state import TrainingState, for_sums
 from hasten.training.step import OptimizerStep
 from hasten.training.weight_average import WeightAverage
 
@@ -173,7 +173,7 @@ class Trainer:
                 self.save()
                 self.control.raise_interrupted(position.step, self.folder.path)  # always raises
             for name, value in values.items():
-                losses[name] = losses[name] + value if name in losses else value
+                losses[name] = losses[name] + value if name in losses else for_sums(value)
             state.advance(phase, batch)
             sync = position.step % self.sync_interval == 0
             # If steps lacked memory in any process, recover() sets the position back to the first

@@ -196,13 +196,14 @@ def refusal(stepper: OptimizerStep, options: TrainingOptions) -> str | None:
     for reason, holds in {
         "several processes sum their gradients": stepper.all_reduce is not None,
         "training.accumulate is more than 1": stepper.micro_batch_count > 1,
-        "training.recompute reads the state of the generator": options.recompute,
         "training.compile is on": options.compile != "off",
         "fp16 scales the loss": stepper.precision.scaler is not None,
     }.items():
         if holds:
             return reason
     stepper.phase.fix_shapes()
+    if options.recompute:  # with the shapes, and so the numbers, of a run without it
+        return "training.recompute reads the state of the generator"
     return stepper.phase.no_capture_reason
 
 
