@@ -95,6 +95,9 @@ def in_process(name: str, flags: Iterable[str], seconds: float | None) -> dict[s
 
 def run_part(name: str, device: torch.device, quick: bool, compiled: bool) -> dict[str, Any]:
     """Run a part in this process: its outcome, or what it raised."""
+    import torch
+
+    torch.zeros((), device=device)  # statistics of its memory exist from now on
     try:
         with tempfile.TemporaryDirectory() as folder:
             outcome: dict[str, Any] = _parts(device, Path(folder), quick, compiled)[name]()

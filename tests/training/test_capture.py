@@ -46,6 +46,7 @@ def test_a_cpu_captures_nothing_and_says_why():
         ("sasrec-ce", {"training.recompute": True}, "recompute"),
         ("sasrec-ce", {"training.compile": "default"}, "compile"),
         ("sasrec-ce", {"training.capture": "never"}, "never"),
+        ("sasrec-ce", {"training.deterministic": True}, "deterministic"),
         ("hgt-edges", {}, "part of the graph"),
     ],
 )
@@ -54,6 +55,17 @@ def test_what_is_not_captured_says_why(label, settings, reason):
         report = told(label, device, **settings)[-1]
         assert not report["in_effect"]
         assert reason in report["note"]
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_recomputed_steps_have_the_shapes_of_captured_ones(recompute):
+    """So that activation checkpointing changes no number."""
+    with simulated("cuda") as device:
+        given = {"training.recompute": recompute}
+        config, _, _, (stepper,) = build(case("sasrec-ce"), device, **given)
+        capture_steps([stepper], config.training)
+        assert stepper.phase.fixed is not None
+        assert (stepper.replay is None) == recompute
 
 
 @pytest.mark.parametrize("slow", [False, True])

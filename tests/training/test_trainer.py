@@ -29,6 +29,7 @@ from hasten.loaded_run import evaluate
 from hasten.models.sequential.sasrec import SASRec
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.testing import fingerprint, training_log
+from hasten.training import trainer
 from hasten.training.epoch_report import EpochReport
 from hasten.training.step import OptimizerStep
 from hasten.training.trainer import Trainer
@@ -48,6 +49,14 @@ SMALL = {
 def train(out: Path, **settings):
     merged = {**SMALL, **{k.replace("__", "."): v for k, v in settings.items()}}
     return api.train("sasrec", sequences(), settings=merged, out=str(out), quiet=True)
+
+
+def test_recorded_losses_do_not_depend_on_when_they_are_recorded(tmp_path, monkeypatch):
+    """As on a GPU, where the losses of 25 steps are summed before the host reads them."""
+    monkeypatch.setattr(trainer, "_SYNC_INTERVAL_CPU", 25)
+    train(tmp_path / "whole", training__epochs=3)
+    train(tmp_path / "parts", training__epochs=3, checkpoint__every_steps=2)
+    assert training_log(tmp_path / "whole") == training_log(tmp_path / "parts")
 
 
 def test_patience_ends_the_run_and_best_is_selected_on_validation(tmp_path):

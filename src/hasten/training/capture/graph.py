@@ -17,6 +17,9 @@ class CudaGraphs:
         self.device = device
         self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._pool: Any = None
+        #: PyTorch frees the cuBLAS workspaces of a stream together with any graph that was recorded
+        #: on it, also if other graphs still use them (pytorch/pytorch#193402): so all are kept
+        self._recorded: list[torch.cuda.CUDAGraph] = []
 
     def warm_up(self, function: Callable[[], Result]) -> Result:
         """Call a function on the stream of the graphs, so that what it creates belongs there."""
@@ -40,6 +43,7 @@ class CudaGraphs:
         mode = "thread_local"
         with torch.cuda.graph(graph, self._pool, self.stream, capture_error_mode=mode):
             result = function()
+        self._recorded.append(graph)
         return graph.replay, result
 
     def synchronize(self) -> None:

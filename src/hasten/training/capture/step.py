@@ -197,6 +197,9 @@ def refusal(stepper: OptimizerStep, options: TrainingOptions) -> str | None:
         "several processes sum their gradients": stepper.all_reduce is not None,
         "training.accumulate is more than 1": stepper.micro_batch_count > 1,
         "training.compile is on": options.compile != "off",
+        "with training.deterministic, only training.capture=always uses graphs": (
+            options.deterministic and options.capture == "auto"
+        ),
         "fp16 scales the loss": stepper.precision.scaler is not None,
     }.items():
         if holds:
