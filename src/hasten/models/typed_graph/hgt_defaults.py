@@ -26,9 +26,8 @@ FROM_DATA = (
     "model.contrastive_weight",
 )
 _LARGEST_BATCH = 5000
-#: triples from which on a graph is large: below, validation falls with the smallest batches and
-#: with more negatives
-_LARGE = 20_000
+#: triples below which a graph is small: validation falls with the smallest batches
+_SMALL = 20_000
 
 
 def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
@@ -37,11 +36,10 @@ def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
     With shallow embeddings batches are smaller, the learning rate is constant, and the weights are
     averaged. In mode neighbors, whose batches are of nodes, a batch has the upper bound.
     """
-    large = size.triples >= _LARGE
-    embeddings = _embeddings(config, large)
+    embeddings = _embeddings(config)
     shallow = embeddings["model.shallow_width"] > 0
     part, smallest, steps, fewest = (768, 125, 1200, 10) if shallow else (200, 500, 600, 15)
-    if shallow and not large:
+    if shallow and size.triples < _SMALL:
         smallest = 250
     batch_size = _LARGEST_BATCH
     if config.given("model.mode", "full") != "neighbors":
@@ -60,7 +58,7 @@ def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _embeddings(config: RunConfig, large: bool) -> dict[str, Any]:
+def _embeddings(config: RunConfig) -> dict[str, Any]:
     """What the layers leave of the width is a second embedding of each node, with its regularizers.
 
     Not beside ``model.inputs=features`` or ``constant``, which are for models without embeddings of
@@ -78,7 +76,7 @@ def _embeddings(config: RunConfig, large: bool) -> dict[str, Any]:
     return {
         "model.shallow_width": shallow,
         "model.query_dropout": 0.2 if shallow else 0.0,
-        "model.negatives": 1024 if shallow and softmax and large else 256,
+        "model.negatives": 1024 if shallow and softmax else 256,
         "model.filter_negatives": not (shallow and softmax),
         "model.n3": 0.01 if shallow else 0.0,
         "model.exclude_self": excluded,
