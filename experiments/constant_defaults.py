@@ -31,9 +31,8 @@ CONSTANT_DEFAULTS = (
     ("sasrec", "beauty", _SASREC),
 )
 
-_FEW = "--set model.negatives=256"
 _HGT = (
-    f"{_FEW} --set model.shallow_width=0 --set model.output_dropout=0 --set model.n3=0 "
+    "--set model.shallow_width=0 --set model.output_dropout=0 --set model.n3=0 "
     "--set model.exclude_self=false --set model.contrastive_weight=0.5"
 )
 _LONG = f"{_HGT} --epochs 30 --eval-every 3 --batch-size 5000 --set model.self_score=false"
@@ -42,7 +41,7 @@ _SELF = (
     "--set model.relation_weights=normal"
 )
 _SHALLOW = (
-    f"{_FEW} --epochs 15 --eval-every 1 --set training.schedule=cosine --set training.average=none "
+    "--epochs 15 --eval-every 1 --set training.schedule=cosine --set training.average=none "
     "--set model.query_dropout=0 --set model.output_dropout=0.1 --set model.filter_negatives=true"
 )
 
@@ -58,12 +57,11 @@ CHANGED = {
         ("as-it-comes", _LONG),
         ("self-score", f"{_SELF} --batch-size 960"),
         ("shallow-default", f"{_SHALLOW} --batch-size 500"),
-        ("averaged-default", _FEW),
-        ("more-negatives-default", ""),
+        ("averaged-default", ""),
     ),
     ("hgt", "hetionet"): (
         ("as-it-comes", f"{_SELF} --batch-size 1670"),
         ("shallow-default", f"{_SHALLOW} --batch-size 835"),
-        ("more-negatives-default", ""),
+        ("averaged-default", ""),
     ),
 }

@@ -18,7 +18,6 @@ FROM_DATA = (
     "model.relation_weights",
     "model.shallow_width",
     "model.query_dropout",
-    "model.negatives",
     "model.filter_negatives",
     "model.n3",
     "model.exclude_self",
@@ -76,7 +75,6 @@ def _embeddings(config: RunConfig) -> dict[str, Any]:
     return {
         "model.shallow_width": shallow,
         "model.query_dropout": 0.2 if shallow else 0.0,
-        "model.negatives": 1024 if shallow and softmax else 256,
         "model.filter_negatives": not (shallow and softmax),
         "model.n3": 0.01 if shallow else 0.0,
         "model.exclude_self": excluded,
