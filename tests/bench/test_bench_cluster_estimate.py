@@ -34,7 +34,7 @@ from hasten.distributed.replicas import merged_ranks
 from hasten.distributed.row_shard import RowShard
 from hasten.distributed.row_union import RowUnion
 from hasten.objectives.next_item import NextItemPhase
-from hasten.objectives.permutations import LastValueCache, cached_permutation
+from hasten.ops.permutations import LastValueCache, cached_permutation
 from hasten.ops.ranking.rank_all import RankCounts
 from hasten.ops.sharded_table import ShardedTable
 from hasten.ops.table import EmbeddingTable

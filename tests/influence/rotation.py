@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 from hasten.config import ModelOptions
 from hasten.models.interface import Model
-from hasten.objectives.completion import CompletionPhase, TripleExamples
+from hasten.objectives.completion import CompletionPhase
+from hasten.objectives.triple_examples import TripleExamples
 from hasten.ops.table import EmbeddingTable
 
 

@@ -29,8 +29,9 @@ from hasten.models.knowledge_graph.base import TripleModel, TripleOptions
 from hasten.models.knowledge_graph.distmult import DistMultOptions
 from hasten.models.sequential.base import SequentialModel, SequentialOptions
 from hasten.objectives.base import Batch
-from hasten.objectives.completion import CompletionPhase, KvsAllExamples, TripleExamples
+from hasten.objectives.completion import CompletionPhase
 from hasten.objectives.next_item import NextItemPhase
+from hasten.objectives.triple_examples import KvsAllExamples, TripleExamples
 from hasten.ops.table import EmbeddingTable
 from tests.contract.cases import sequences
 from tests.influence.naive import gradient

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from hasten.objectives import links
-from hasten.objectives.completion import KvsAllExamples
 from hasten.objectives.fixed_shapes import FixedShapes
+from hasten.objectives.triple_examples import KvsAllExamples
 from hasten.ops.graph.csr import CSR
 from hasten.ops.losses import catalog_loss, one_to_many_loss
 from hasten.scoring import TripleQueries

@@ -18,13 +18,9 @@ from hasten.influence.events import EventTerms
 from hasten.influence.example_blocks import cut
 from hasten.influence.triples import Answers
 from hasten.objectives.base import Batch
-from hasten.objectives.completion import (
-    CompletionMicroBatch,
-    CompletionPhase,
-    KvsAllExamples,
-    TripleExamples,
-)
+from hasten.objectives.completion import CompletionMicroBatch, CompletionPhase
 from hasten.objectives.next_item import NextItemMicroBatch, NextItemPhase
+from hasten.objectives.triple_examples import KvsAllExamples, TripleExamples
 from hasten.objectives.triple_queries import both_directions
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.random import Stream, key

@@ -28,7 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hasten.objectives.permutations import LastValueCache, cached_permutation
+from hasten.ops.permutations import LastValueCache, cached_permutation
 from hasten.ops.sharded_table import Shard
 from hasten.ops.table_rows import TableRows
 from hasten.ops.transfer import to_device

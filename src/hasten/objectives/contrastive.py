@@ -19,10 +19,10 @@ from torch import Tensor
 
 from hasten.arrays import Int64, pair_mask, ragged_positions
 from hasten.objectives.base import Batch
-from hasten.objectives.permutations import LastValueCache, cached_permutation
 from hasten.ops.dense.product import padded_rows
 from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.graph.csr import CSR
+from hasten.ops.permutations import LastValueCache, cached_permutation
 from hasten.ops.random import Stream, integers, key
 
 #: anchors of a step, a similar node of each, and the negatives of all

@@ -14,8 +14,8 @@ from torch import Tensor
 from hasten.arrays import Int64, pair_mask
 from hasten.data.graph.messages import IntArray, narrow
 from hasten.objectives.base import Batch
-from hasten.objectives.permutations import LastValueCache, cached_permutation
 from hasten.ops.graph.message_graph import MessageGraph
+from hasten.ops.permutations import LastValueCache, cached_permutation
 from hasten.ops.random import Stream, integers, key, permutation
 
 Mode = Literal["full", "edges", "neighbors"]

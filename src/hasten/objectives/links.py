@@ -34,9 +34,9 @@ from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.contrastive import Contrast, Similar
 from hasten.objectives.link_blocks import LinkBlocks, link_loss, losses_by_relation, places
 from hasten.objectives.link_sampling import LinkSampler, LinkSampling
-from hasten.objectives.permutations import LastValueCache
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.graph.message_graph import MessageGraph
+from hasten.ops.permutations import LastValueCache
 from hasten.ops.random import Stream, key, seed_device
 
 #: least share of all messages that the last layer must read for it to be computed for all nodes

@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from hasten.arrays import distinct
 from hasten.objectives.base import Batch, Encoded
 from hasten.objectives.pairwise import PairwiseExamples, PairwiseModel, PairwisePhase
-from hasten.objectives.permutations import LastValueCache
 from hasten.ops.graph.csr import CSR
+from hasten.ops.permutations import LastValueCache
 from hasten.ops.table_rows import TableRows, with_other_rows
 
 

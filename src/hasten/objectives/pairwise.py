@@ -20,9 +20,9 @@ from torch.nn import functional as F
 from hasten.data.tables import Histories
 from hasten.errors import DataError
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
-from hasten.objectives.permutations import LastValueCache, PermutationSampler
 from hasten.ops.graph.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
+from hasten.ops.permutations import LastValueCache, PermutationSampler
 from hasten.ops.random import Stream, integers, key
 
 Sampling = Literal["users", "interactions"]

@@ -25,10 +25,10 @@ from hasten.objectives.next_item import (
     NextItemPhase,
     without_padding_targets,
 )
-from hasten.objectives.permutations import LastValueCache
 from hasten.objectives.sequence_batch import NextItemInputs
 from hasten.objectives.shared_negatives import Sample, Sampling, SharedNegatives, masked_pairs
 from hasten.ops.dtypes import accumulation_dtype
+from hasten.ops.permutations import LastValueCache
 from hasten.ops.table import EmbeddingTable
 from hasten.ops.table_rows import TableRows, is_large_on_device, with_other_rows
 

@@ -27,7 +27,7 @@ from hasten.objectives.completion import (
     Examples,
 )
 from hasten.objectives.next_item import NextItemMicroBatch, NextItemPhase
-from hasten.objectives.permutations import LastValueCache
+from hasten.ops.permutations import LastValueCache
 from hasten.ops.table import EmbeddingTable
 from hasten.ops.table_rows import TableRows
 

@@ -18,9 +18,9 @@ from torch.nn import functional as F
 
 from hasten.arrays import distinct
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
-from hasten.objectives.permutations import LastValueCache, PermutationSampler
 from hasten.ops.graph.collaborative_graph import CollaborativeGraph
 from hasten.ops.negatives import KnownItems, negatives
+from hasten.ops.permutations import LastValueCache, PermutationSampler
 from hasten.ops.random import Stream, integers, key
 from hasten.ops.sharded_table import Shard
 from hasten.ops.table_rows import TableRows, is_large_on_device, with_other_rows

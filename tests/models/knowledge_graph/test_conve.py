@@ -17,7 +17,8 @@ from hasten.models.knowledge_graph.complex import ComplEx, ComplExOptions
 from hasten.models.knowledge_graph.conve import ConvE
 from hasten.models.knowledge_graph.conve_options import ConvEOptions, image_shape
 from hasten.models.knowledge_graph.distmult import DistMult, DistMultOptions
-from hasten.objectives.completion import CompletionPhase, KvsAllExamples, TripleExamples
+from hasten.objectives.completion import CompletionPhase
+from hasten.objectives.triple_examples import KvsAllExamples, TripleExamples
 from hasten.scoring import TripleQueries
 from tests.contract.cases import graph as ring
 

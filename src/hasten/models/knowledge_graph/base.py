@@ -45,13 +45,9 @@ from hasten.models.rows import Rows
 from hasten.models.self_links import self_link_scores
 from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
-from hasten.objectives.completion import (
-    CompletionMicroBatch,
-    CompletionPhase,
-    KvsAllExamples,
-    TripleExamples,
-)
+from hasten.objectives.completion import CompletionMicroBatch, CompletionPhase
 from hasten.objectives.step_rows import StepRowsCompletionPhase, by_rows
+from hasten.objectives.triple_examples import KvsAllExamples, TripleExamples
 from hasten.ops.dense.group_moments import GroupMoments
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.losses.catalog_targets import CatalogTargets, LabelPairs

@@ -40,13 +40,13 @@ from hasten.models.supports import Supports
 from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.multimodal import FeaturePhase, bpr_loss
 from hasten.objectives.pairwise import PairwiseExamples
-from hasten.objectives.permutations import LastValueCache
 from hasten.ops.dense.linear import LinearMap
 from hasten.ops.dtypes import upcast
 from hasten.ops.graph.bipartite import Bipartite, WeightedGraph
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
+from hasten.ops.permutations import LastValueCache
 from hasten.ops.transfer import to_device
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from hasten.objectives.permutations import LastValueCache, PermutationSampler
+from hasten.ops.permutations import LastValueCache, PermutationSampler
 from hasten.ops.random import Stream, key, permutation
 
 
