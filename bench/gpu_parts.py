@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: the seconds that each part may take, the longest first
 BESIDE = {
-    "contract": 270,
+    "contract": 240,
     "captured_steps": 150,
     "triton_kernels": 120,
     "plan_peaks": 120,
@@ -39,7 +39,7 @@ BESIDE = {
     "collectives": 60,
     "operations": 60,
 }
-ALONE = {"triton_times": 80, "model_steps": 40, "beside_plain": 50, "training": 70}
+ALONE = {"triton_times": 80, "model_steps": 40, "beside_plain": 50, "training": 120}
 #: the contract tests have as many processes of their own
 CONTRACT_PROCESSES = 8
 

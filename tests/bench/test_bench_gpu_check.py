@@ -6,6 +6,7 @@ import torch
 
 from bench import (
     gpu_capture,
+    gpu_check,
     gpu_losses,
     gpu_operations,
     gpu_parts,
@@ -86,7 +87,17 @@ def test_a_step_of_a_model_and_its_table(monkeypatch):
     assert "ZeroDivisionError" in step_lines(wrong["phases"])[-1]
 
 
-@pytest.mark.parametrize("name", ["sasrec, sampled-softmax", "kgat", "conve", "hgt"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "sasrec, sampled-softmax",
+        "kgat",
+        "conve",
+        "complex, 1vsall, small",
+        "complex, softmax, N3",
+        "hgt",
+    ],
+)
 def test_captured_steps_are_compared_with_usual_ones(name, monkeypatch):
     """On the simulated device, where graphs replay their operations."""
     monkeypatch.setattr(capture, "CudaGraphs", SimulatedGraphs)
@@ -264,6 +275,15 @@ def test_a_part_that_ends_without_an_outcome_fails_with_what_it_told():
     found = in_process("nonsense", ["--devise"], None)
     assert not found["passed"]
     assert "unrecognized arguments: --devise" in found["error"]
+
+
+def test_what_ended_the_trainings_is_in_the_record(monkeypatch):
+    stopped = {"passed": False, "error": "stopped after 120 s", "seconds": 120}
+    outcomes = {"repeated": {"passed": True}, "losses": {"passed": True}, "training": stopped}
+    monkeypatch.setattr(gpu_check, "run_parts", lambda *_, **__: outcomes)
+    result = gpu_check.check(CPU, quick=True, compiled=False, contract=False)
+    assert not result["passed"]
+    assert "| training | no: stopped after 120 s |" in markdown(result)
 
 
 def test_all_parts_together_take_less_than_nine_minutes():
