@@ -51,13 +51,17 @@ FORMS = pytest.mark.parametrize("form", [lambda edges: edges, all_at_once], ids=
 @FORMS
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("masked", [False, True])
-def test_forward_and_backward_are_those_of_the_reference(form, seed, masked, monkeypatch):
+@pytest.mark.parametrize("heads_width", [(2, 3), (3, 1), (1, 2)], ids=str)
+def test_forward_and_backward_are_those_of_the_reference(
+    form, seed, masked, heads_width, monkeypatch
+):
     monkeypatch.setattr(pair_attention, "_GATHERED", 100)  # several chunks, the last one smaller
     edges = random_edges(seed)
     assert {each.by_source for each in edges.relations} == {True, False}
     keep = torch.rand(len(edges), generator=torch.Generator().manual_seed(seed)) < 0.6
     keep = keep if masked else None
-    tensors = operands(seed, edges)
+    heads, width = heads_width
+    tensors = operands(seed, edges, heads=heads, width=width)
     ours = attend(form(edges), *tensors, keep=keep)
     theirs = edge_attention_reference(edges, *tensors, keep=keep)
     torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)

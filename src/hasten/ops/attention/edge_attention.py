@@ -160,7 +160,8 @@ def _mapped(rows: Tensor, maps: Tensor) -> Tensor:
     """[B, H·d]: the columns of each head, multiplied by the head's map [H, d, d]."""
     heads, width = maps.shape[:2]
     out = _bmm(rows.view(-1, heads, width).transpose(0, 1), maps)
-    return out.transpose(0, 1).reshape(-1, heads * width).to(rows.dtype)
+    # with a width of 1, reshape returns a view that is not contiguous
+    return out.transpose(0, 1).reshape(-1, heads * width).contiguous().to(rows.dtype)
 
 
 def _outer(left: Tensor, right: Tensor, heads: int) -> Tensor:
@@ -216,7 +217,8 @@ def _weighted(offsets: Tensor, place: Tensor, weights: Tensor, rows: Tensor) -> 
         mode="sum",
         per_sample_weights=weights.reshape(-1).to(rows.dtype),
     )
-    return bags.view(heads, segments, width).transpose(0, 1).reshape(segments, heads * width)
+    bags = bags.view(heads, segments, width).transpose(0, 1)
+    return bags.reshape(segments, heads * width).contiguous()
 
 
 def _softmax_(logits: Tensor, edges: TypedEdges, keep: Tensor | None) -> Tensor:
