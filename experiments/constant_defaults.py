@@ -56,12 +56,13 @@ CHANGED = {
     ("hgt", "redda-k"): (
         ("as-it-comes", _LONG),
         ("self-score", f"{_SELF} --batch-size 960"),
-        ("shallow-default", f"{_SHALLOW} --batch-size 500"),
-        ("averaged-default", ""),
+        ("shallow-default", f"{_SHALLOW} --batch-size 500 --set model.hidden=64"),
+        ("averaged-default", "--set model.hidden=64"),
+        ("narrow-default", ""),
     ),
     ("hgt", "hetionet"): (
         ("as-it-comes", f"{_SELF} --batch-size 1670"),
-        ("shallow-default", f"{_SHALLOW} --batch-size 835"),
-        ("averaged-default", ""),
+        ("shallow-default", f"{_SHALLOW} --batch-size 835 --set model.hidden=64"),
+        ("narrow-default", ""),
     ),
 }

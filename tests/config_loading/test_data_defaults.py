@@ -237,6 +237,43 @@ def test_hgt_has_a_second_embedding_of_nodes_where_nodes_have_embeddings(
     assert complete.filter_negatives is (shallow == 0)
 
 
+@pytest.mark.parametrize(
+    ("given", "hidden", "layers", "heads", "shallow"),
+    [
+        ({}, 8, 1, 1, 504),
+        ({"width": 128}, 8, 1, 1, 120),
+        ({"heads": 2}, 8, 1, 2, 504),
+        ({"layers": 3}, 8, 3, 1, 504),
+        ({"mode": "edges"}, 8, 1, 1, 504),
+        ({"width": 8}, 64, 2, 8, 0),
+        ({"hidden": 16}, 16, 2, 8, 496),
+        ({"shallow_width": 256}, 64, 2, 8, 256),
+        ({"shallow_width": 0}, 64, 2, 8, 0),
+        ({"mode": "neighbors"}, 64, 2, 8, 0),
+        ({"inputs": "features"}, 64, 2, 8, 0),
+    ],
+)
+def test_hgt_has_one_narrow_layer_on_larger_graphs(given, hidden, layers, heads, shallow):
+    flags = {f"model.{name}": value for name, value in given.items()}
+    found = chosen("hgt", DataSize(triples=20_000), **flags)
+    complete = build_config("hgt", flags={**found, **flags}).model
+    sizes = complete.hidden, complete.layers, complete.heads, complete.shallow_width
+    assert sizes == (hidden, layers, heads, shallow)
+    assert complete.negatives == (1024 if heads < 8 else 256)
+
+
+def test_hgt_keeps_wider_layers_on_small_graphs():
+    found = chosen("hgt", DataSize(triples=19_999))
+    assert [found[f"model.{name}"] for name in ("hidden", "layers", "heads")] == [64, 2, 8]
+    assert found["model.negatives"] == 256
+
+
+def test_hgts_logistic_loss_has_256_negatives():
+    """They are for ranking."""
+    found = chosen("hgt", DataSize(triples=20_000), **{"model.loss": "logistic"})
+    assert found["model.negatives"] == 256
+
+
 def test_a_lowest_rate_keeps_hgts_falling_schedule():
     found = chosen("hgt", DataSize(triples=96_050), **{"training.min_lr": 1e-4})
     assert found["training.schedule"] == "cosine"

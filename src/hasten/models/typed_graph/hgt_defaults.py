@@ -16,6 +16,10 @@ FROM_DATA = (
     "training.average",
     "training.batch_size",
     "model.relation_weights",
+    "model.hidden",
+    "model.layers",
+    "model.heads",
+    "model.negatives",
     "model.shallow_width",
     "model.query_dropout",
     "model.filter_negatives",
@@ -25,8 +29,10 @@ FROM_DATA = (
     "model.contrastive_weight",
 )
 _LARGEST_BATCH = 5000
-#: triples below which a graph is small: validation falls with the smallest batches
+#: triples below which a graph is small: validation falls with the smallest batches and layers
 _SMALL = 20_000
+#: width of the single layer beside shallow embeddings
+_NARROW = 8
 
 
 def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
@@ -35,7 +41,7 @@ def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
     With shallow embeddings batches are smaller, the learning rate is constant, and the weights are
     averaged. In mode neighbors, whose batches are of nodes, a batch has the upper bound.
     """
-    embeddings = _embeddings(config)
+    embeddings = _embeddings(size, config)
     shallow = embeddings["model.shallow_width"] > 0
     part, smallest, steps, fewest = (768, 125, 1200, 10) if shallow else (200, 500, 600, 15)
     if shallow and size.triples < _SMALL:
@@ -57,22 +63,31 @@ def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _embeddings(config: RunConfig) -> dict[str, Any]:
+def _embeddings(size: DataSize, config: RunConfig) -> dict[str, Any]:
     """What the layers leave of the width is a second embedding of each node, with its regularizers.
 
     Not beside ``model.inputs=features`` or ``constant``, which are for models without embeddings of
-    nodes, and not in mode neighbors, which is for graphs whose table would be too large.
+    nodes, and not in mode neighbors, which is for graphs whose table would be too large. Unless the
+    graph is small, or a width of either part is given, there is one narrow layer with one head,
+    as wider ones and more heads overfit sooner, and more negatives.
     """
     options = config.model
     assert isinstance(options, HGTOptions)
     trained = options.inputs == "embeddings" and options.mode != "neighbors"
-    rest = max(0, options.width - options.hidden) if trained else 0
+    given = config.gives("model.hidden") or config.gives("model.shallow_width")
+    is_narrow = trained and size.triples >= _SMALL and options.width > _NARROW and not given
+    hidden = _NARROW if is_narrow else options.hidden
+    rest = max(0, options.width - hidden) if trained else 0
     shallow = config.given("model.shallow_width", rest)
     excluded = shallow > 0 and not config.given("model.self_score", False)
     excluded = config.given("model.exclude_self", excluded)
     similar = options.contrastive_type or options.contrastive_relations
     softmax = options.loss == "softmax"
     return {
+        "model.hidden": hidden,
+        "model.layers": 1 if is_narrow else options.layers,
+        "model.heads": 1 if is_narrow else options.heads,
+        "model.negatives": 1024 if is_narrow and softmax else options.negatives,
         "model.shallow_width": shallow,
         "model.query_dropout": 0.2 if shallow else 0.0,
         "model.filter_negatives": not (shallow and softmax),
@@ -86,7 +101,7 @@ def _embeddings(config: RunConfig) -> dict[str, Any]:
 #: what ``hasten tune`` searches
 SEARCH: SearchSpace = {
     "training.lr": Range(5e-4, 1e-2, log=True),
-    "model.hidden": Choice(32, 64, 128),
+    "model.hidden": Choice(8, 32, 64),
     "model.layers": Choice(1, 2, 3),
     "model.dropout": Range(0.0, 0.5),
     "model.negatives": Choice(64, 256, 1024),
