@@ -259,7 +259,7 @@ def test_hgt_has_one_narrow_layer_on_larger_graphs(given, hidden, layers, heads,
     complete = build_config("hgt", flags={**found, **flags}).model
     sizes = complete.hidden, complete.layers, complete.heads, complete.shallow_width
     assert sizes == (hidden, layers, heads, shallow)
-    assert complete.negatives == (1024 if heads < 8 else 256)
+    assert complete.negatives == 256
 
 
 def test_hgt_keeps_wider_layers_on_small_graphs():
@@ -268,10 +268,19 @@ def test_hgt_keeps_wider_layers_on_small_graphs():
     assert found["model.negatives"] == 256
 
 
-def test_hgts_logistic_loss_has_256_negatives():
-    """They are for ranking."""
-    found = chosen("hgt", DataSize(triples=20_000), **{"model.loss": "logistic"})
-    assert found["model.negatives"] == 256
+@pytest.mark.parametrize(
+    ("triples", "given", "negatives"),
+    [
+        (99_999, {}, 256),
+        (100_000, {}, 1024),
+        (100_000, {"loss": "logistic"}, 256),
+        (100_000, {"shallow_width": 0}, 256),
+        (100_000, {"hidden": 64}, 256),
+    ],
+)
+def test_hgt_has_more_negatives_on_large_graphs_where_it_is_to_rank(triples, given, negatives):
+    flags = {f"model.{name}": value for name, value in given.items()}
+    assert chosen("hgt", DataSize(triples=triples), **flags)["model.negatives"] == negatives
 
 
 def test_a_lowest_rate_keeps_hgts_falling_schedule():

@@ -31,6 +31,8 @@ FROM_DATA = (
 _LARGEST_BATCH = 5000
 #: triples below which a graph is small: validation falls with the smallest batches and layers
 _SMALL = 20_000
+#: triples from which on more negatives rank better
+_MANY = 100_000
 #: width of the single layer beside shallow embeddings
 _NARROW = 8
 
@@ -69,7 +71,7 @@ def _embeddings(size: DataSize, config: RunConfig) -> dict[str, Any]:
     Not beside ``model.inputs=features`` or ``constant``, which are for models without embeddings of
     nodes, and not in mode neighbors, which is for graphs whose table would be too large. Unless the
     graph is small, or a width of either part is given, there is one narrow layer with one head,
-    as wider ones and more heads overfit sooner, and more negatives.
+    as wider ones and more heads overfit sooner; graphs with many triples have more negatives.
     """
     options = config.model
     assert isinstance(options, HGTOptions)
@@ -82,12 +84,12 @@ def _embeddings(size: DataSize, config: RunConfig) -> dict[str, Any]:
     excluded = shallow > 0 and not config.given("model.self_score", False)
     excluded = config.given("model.exclude_self", excluded)
     similar = options.contrastive_type or options.contrastive_relations
-    softmax = options.loss == "softmax"
+    softmax, many = options.loss == "softmax", size.triples >= _MANY
     return {
         "model.hidden": hidden,
         "model.layers": 1 if is_narrow else options.layers,
         "model.heads": 1 if is_narrow else options.heads,
-        "model.negatives": 1024 if is_narrow and softmax else options.negatives,
+        "model.negatives": 1024 if many and is_narrow and softmax else options.negatives,
         "model.shallow_width": shallow,
         "model.query_dropout": 0.2 if shallow else 0.0,
         "model.filter_negatives": not (shallow and softmax),
