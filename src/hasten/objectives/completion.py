@@ -75,7 +75,7 @@ class CompletionModel(Protocol):
 
     @property
     def reads_answers(self) -> bool:
-        """Whether auxiliary losses read the answers' embeddings, beside the main loss."""
+        """Whether the losses read the answers' embeddings, beside the whole table."""
         ...
 
     @property
@@ -83,12 +83,8 @@ class CompletionModel(Protocol):
         """The names of the biases [N] that losses over all entities add to the scores."""
         ...
 
-    def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
-        """The sum of the loss over the queries."""
-        ...
-
-    def auxiliary_losses(self, batch: CompletionMicroBatch) -> Sequence[tuple[str, Tensor, float]]:
-        """Further losses: (name, sum over the queries, weight) of each."""
+    def losses(self, batch: CompletionMicroBatch) -> Sequence[tuple[str, Tensor, float]]:
+        """The loss and its further terms: (name, sum over the queries, weight) of each."""
         ...
 
     def compile_with(self, wrap: Callable[[Any], Any]) -> bool: ...
@@ -181,9 +177,8 @@ class CompletionPhase(ExampleBatches):
     def terms_of(self, batch: Batch, queries: CompletionMicroBatch) -> Sequence[Term]:
         """The loss terms of a micro-batch."""
         count = batch.denominators["examples"]
-        loss = Term("loss", self.model.completion_loss(queries), count)
-        more = self.model.auxiliary_losses(queries)
-        return [loss, *(Term(name, total, count, weight) for name, total, weight in more)]
+        losses = self.model.losses(queries)
+        return [Term(name, total, count, weight) for name, total, weight in losses]
 
     def buffers_to_sum(self) -> Sequence[Tensor]:
         return [moments.gathered for moments in self.model.moments]

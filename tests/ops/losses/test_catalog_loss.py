@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hasten.ops.dense import product
+from hasten.ops.losses import catalog_loss
 from hasten.ops.losses.catalog_loss import (
     catalog_cross_entropy,
     catalog_cross_entropy_reference,
@@ -47,6 +48,18 @@ def test_equals_the_reference(several, t, n, shards, bias, chunk_bytes):
     of = None
     if several:
         of, targets = (torch.rand(t, n) < 0.2 * torch.rand(t, 1)).nonzero().unbind(1)
+    _compare(x, blocks, targets, b, chunk_bytes, 1e-6, of)
+
+
+@pytest.mark.parametrize("n", [1, 5, 8, 13, 59])
+@pytest.mark.parametrize("chunk_bytes", [1 << 12, 1 << 20])
+@pytest.mark.parametrize("several", [False, True])
+def test_rows_of_logits_padded_as_on_a_gpu(monkeypatch, several, chunk_bytes, n):
+    monkeypatch.setattr(catalog_loss, "_alignment", lambda _: 8)
+    x, blocks, targets, b = _case(70, n, 5, 1, True)
+    of = None
+    if several:
+        of, targets = (torch.rand(70, n) < 0.3).nonzero().unbind(1)
     _compare(x, blocks, targets, b, chunk_bytes, 1e-6, of)
 
 

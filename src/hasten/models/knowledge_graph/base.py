@@ -105,7 +105,7 @@ class TripleModel(Model):
 
     @property
     def reads_answers(self) -> bool:
-        """Whether :meth:`auxiliary_losses` read the rows of the answers."""
+        """Whether :meth:`losses` read the rows of the answers, beside the whole table."""
         return False
 
     @property
@@ -134,6 +134,10 @@ class TripleModel(Model):
         if isinstance(entities, EmbeddingTable) and by_rows(entities, shard, whole=not negatives):
             return [StepRowsCompletionPhase(self, examples, size, entities, negatives, shard)]
         return [CompletionPhase(self, examples, size)]
+
+    def losses(self, batch: CompletionMicroBatch) -> Sequence[tuple[str, Tensor, float]]:
+        """:meth:`completion_loss` and :meth:`auxiliary_losses`, as (name, sum, weight) of each."""
+        return [("loss", self.completion_loss(batch), 1.0), *self.auxiliary_losses(batch)]
 
     def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
         """The sum of the loss ``model.loss`` over the queries."""
@@ -222,7 +226,12 @@ class FactorizedTripleModel(TripleModel):
     def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
         if batch.negatives is not None:
             return super().completion_loss(batch)
-        entity_BD = self.entities.rows(batch.entity)
+        return self.loss_over_all(batch, self.entities.rows(batch.entity), self.entities)
+
+    def loss_over_all(
+        self, batch: CompletionMicroBatch, entity_BD: Tensor, entities: Table
+    ) -> Tensor:
+        """The sum of a loss over all entities; entity_BD: the embeddings of the queries."""
         # With sharded tables every process must call the loss, which communicates, even if it has
         # no queries: then q is the empty [0, D] of entity_BD
         q_BD = self.vectors(entity_BD, batch.relation) if len(batch.relation) else entity_BD
@@ -233,7 +242,7 @@ class FactorizedTripleModel(TripleModel):
             pairs = batch.prepared_targets
             if not isinstance(pairs, LabelPairs):
                 pairs = LabelPairs.build(batch.answer_query, batch.answer)
-            return table_one_to_many(q_BD, self.entities, pairs, self.bias, smoothing, batch.scale)
+            return table_one_to_many(q_BD, entities, pairs, self.bias, smoothing, batch.scale)
         # 1vsall has one answer, the target, for each query. 1-n-softmax has a list of answers, and
         # the query of each
         query = batch.answer_query
@@ -242,10 +251,10 @@ class FactorizedTripleModel(TripleModel):
         targets = batch.prepared_targets
         if not isinstance(targets, CatalogTargets):
             targets = CatalogTargets.build(answer, query, len(q_BD))
-        loss = table_cross_entropy(q_BD, self.entities, targets, self.bias)
+        loss = table_cross_entropy(q_BD, entities, targets, self.bias)
         if smoothing:
-            table = self.entities.block(0, self.sizes.entities)
-            above_mean = self.entities.rows(answer) - table.mean(0)
+            table = entities.block(0, self.sizes.entities)
+            above_mean = entities.rows(answer) - table.mean(0)
             products = above_mean * (q_BD if query is None else q_BD.index_select(0, query))
             biases = self.bias[answer] - self.bias.mean()
             if batch.weight is not None:

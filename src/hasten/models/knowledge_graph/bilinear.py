@@ -36,6 +36,8 @@ from hasten.models.search_space import Choice, Range
 from hasten.objectives.completion import CompletionMicroBatch
 from hasten.ops.dense.dropout import dropout
 from hasten.ops.losses.catalog_loss import catalog_cross_entropy
+from hasten.ops.rows_and_table import rows_and_table
+from hasten.ops.table import gathered_rows
 
 
 class BilinearOptions(FactorizedTripleOptions):
@@ -132,13 +134,30 @@ class BilinearModel(FactorizedTripleModel):
     def reads_answers(self) -> bool:
         return bool(self.options.n3 or self.options.relation_weight)
 
-    def auxiliary_losses(self, batch: CompletionMicroBatch) -> Sequence[tuple[str, Tensor, float]]:
+    def losses(self, batch: CompletionMicroBatch) -> Sequence[tuple[str, Tensor, float]]:
+        if not self.reads_answers:
+            return super().losses(batch)
+        if batch.negatives is not None:
+            entity, _, answer = batch.triples()
+            rows = self.entities.rows(entity), self.entities.rows(answer)
+            return [*super().losses(batch), *self.terms_of_triples(batch, *rows)]
+        answer = batch.target if batch.answer is None else batch.answer
+        assert answer is not None
+        rows_RD, entities = rows_and_table(self.entities, torch.cat([batch.entity, answer]))
+        entity_BD, tail = rows_RD.split([len(batch.entity), len(answer)])
+        query = batch.answer_query
+        head = entity_BD if query is None else gathered_rows(entity_BD, query)
+        loss = self.loss_over_all(batch, entity_BD, entities)
+        terms = self.terms_of_triples(batch, head, tail)
+        return [("loss", loss, 1.0), *terms, *self.auxiliary_losses(batch)]
+
+    def terms_of_triples(
+        self, batch: CompletionMicroBatch, head: Tensor, tail: Tensor
+    ) -> Sequence[tuple[str, Tensor, float]]:
+        """N3 and the prediction of relations; head, tail: [P, D] embeddings of the triples."""
         n3, weight = self.options.n3, self.options.relation_weight
         terms: list[tuple[str, Tensor, float]] = []
-        if not (n3 or weight):
-            return terms
-        entity, relation, answer = batch.triples()
-        head, tail = self.entities.rows(entity), self.entities.rows(answer)
+        _, relation, _ = batch.triples()
         if n3:
             cubes = torch.stack(
                 [self.cubes(x) for x in (head, self.relations.rows(relation), tail)]

@@ -140,6 +140,14 @@ def _zeros_like(bias: Tensor | None, dtype: torch.dtype) -> list[Tensor]:
     return [] if bias is None else [torch.zeros_like(bias, dtype=dtype, requires_grad=False)]
 
 
+def _alignment(device: torch.device) -> int:
+    """Rows of logits, and the parts of their products, begin at multiples of so many columns.
+
+    cuBLAS takes slow kernels for operands whose rows are not aligned.
+    """
+    return 1 if device.type == "cpu" else 64
+
+
 def _offsets(blocks: Sequence[Tensor]) -> list[int]:
     return [0, *accumulate(map(len, blocks))]
 
@@ -179,27 +187,32 @@ def _by_rows(
     if pads_last:
         last = len(x) % rows
         x_cast = F.pad(x_cast, (0, 0, 0, min(rows, rounded_rows(last, multiple)) - last))
-    step = (
-        starts[-1] if dtype == sum_dtype else max(1, _ELEMENTS_PER_CONVERSION // max(1, x.shape[1]))
-    )
+    # pad the logits, and multiply by the last few rows of the catalog separately
+    aligned = _alignment(x.device)
+    step, line = max(aligned, starts[-1] // aligned * aligned), starts[-1] + -starts[-1] % aligned
+    if x.device.type == "cpu" and dtype != sum_dtype:
+        step = max(1, _ELEMENTS_PER_CONVERSION // max(1, x.shape[1]))
     parts = _parts(blocks, step)
 
     def table_of(index: int, span: slice) -> Tensor:
         return blocks[index][span].to(dtype)
 
-    # with several chunks of rows, convert the parts once and keep them
-    tables = [table_of(*part[:2]) for part in parts] if rows < len(x) else None
-    logits = x.new_empty(rows, starts[-1], dtype=dtype)
+    # with several chunks of rows, or on a GPU, convert the parts once and keep them
+    keeps = rows < len(x) or x.device.type != "cpu"
+    tables = [table_of(*part[:2]) for part in parts] if keeps else None
+    logits = x.new_empty(rows, line, dtype=dtype)
+    padded_bias = None if bias is None else F.pad(bias, (0, line - starts[-1]))
     # low-precision logits become residuals a few rows at a time, in a buffer of the type of sums;
     # on a GPU all at once, because the launches would take longer
     piece = rows if dtype == sum_dtype or x.device.type != "cpu" else -(-rows // 8)
-    buffer = logits if dtype == sum_dtype else logits.new_empty(piece, starts[-1], dtype=sum_dtype)
+    buffer = logits if dtype == sum_dtype else logits.new_empty(piece, line, dtype=sum_dtype)
     for start in range(0, len(x), rows):
         chunk = x_cast[start : start + rows]
         scores = logits[: len(chunk)]
         for number, (index, span, columns) in enumerate(parts):
             table = tables[number] if tables else table_of(index, span)
             product_into(scores[:, columns], chunk, table.T)
+        scores[:, starts[-1] :] = -torch.inf  # padding: probabilities and residuals are 0
         unpadded = min(len(chunk), len(x) - start)
         if unpadded < len(chunk):
             scores[unpadded:] = 0
@@ -207,9 +220,9 @@ def _by_rows(
             score_rows, first = scores[begin : min(begin + piece, unpadded)], start + begin
             # in place: logits, log-probabilities, softmax times number of targets, residuals
             work = score_rows if dtype == sum_dtype else buffer[: len(score_rows)].copy_(score_rows)
-            at_target, weight = targets.places(first, first + len(work), starts[-1])
-            if bias is not None:
-                work += bias
+            at_target, weight = targets.places(first, first + len(work), line)
+            if padded_bias is not None:
+                work += padded_bias
             _log_softmax_(work, shard)
             flat = work.view(-1)
             picked.append((flat[at_target] if weight is None else flat[at_target] * weight).sum())
@@ -217,7 +230,7 @@ def _by_rows(
             ones = torch.ones_like(at_target, dtype=sum_dtype) if weight is None else weight
             flat.index_add_(0, at_target, ones.to(sum_dtype), alpha=-1)
             if bias is not None:
-                grad_bias[0] += work.sum(0)
+                grad_bias[0] += work.sum(0)[: starts[-1]]
             if scale != 1:
                 work *= scale
             if dtype != sum_dtype:

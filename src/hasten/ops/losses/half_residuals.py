@@ -23,13 +23,20 @@ def residual_scale(dtype: torch.dtype, largest: float = 1.0) -> float:
 def residual_product(left: Tensor, right: Tensor, scale: float) -> Tensor:
     """``left @ right / scale``: residuals that were scaled by ``scale``, times another matrix.
 
-    In float32 if both are fp16; for other types the scale is 1.
+    In float32 if both are fp16, and for bf16 on a GPU; for other types than fp16 the scale is 1.
     """
-    if left.dtype != torch.float16:
+    if _sums_in_float32(left):
+        result = torch.mm(left, right, out_dtype=torch.float32)
+    elif left.dtype == torch.float16:
+        result = left.float() @ right.float()
+    else:
         return left @ right
-    if left.device.type == "cuda":
-        return torch.mm(left, right, out_dtype=torch.float32).div_(scale)
-    return (left.float() @ right.float()).div_(scale)
+    return result if scale == 1 else result.div_(scale)
+
+
+def _sums_in_float32(left: Tensor) -> bool:
+    """Whether cuBLAS writes the product of operands of a lower precision in float32."""
+    return left.device.type == "cuda" and left.dtype in (torch.float16, torch.bfloat16)
 
 
 def accumulate_product(
@@ -38,6 +45,10 @@ def accumulate_product(
     """Add left @ right / scale to total, accumulating in its dtype; ``first``: total is empty."""
     if left.dtype == total.dtype:
         torch.addmm(total, left, right, beta=0 if first else 1, out=total)
+    elif first and total.dtype == torch.float32 and _sums_in_float32(left):
+        torch.mm(left, right, out_dtype=torch.float32, out=total)
+        if scale != 1:
+            total.div_(scale)
     elif first:
         total.copy_(residual_product(left, right, scale))
     else:
@@ -47,7 +58,9 @@ def accumulate_product(
 def accumulate_rows(total: Tensor, left: Tensor, right: Tensor, scale: float, first: bool) -> None:
     """The same for the rows of total, without rows of padding that left may have at its end."""
     count = len(total)
-    if not first:
+    if count == len(left) and _sums_in_float32(left):
+        accumulate_product(total, left, right, scale, first)
+    elif not first:
         total += residual_product(left, right, scale)[:count]
     elif scale != 1:
         total.copy_(residual_product(left, right, scale)[:count])
