@@ -112,6 +112,7 @@ def _graphs() -> Iterable[Experiment]:
     some += " --set model.hidden_dropout=0.5 --lr 2e-3 --set training.average=5 --epochs 20"
     some = f"{common} --set data.unknown=keep --eval-every 5 {some}"
     yield from seeds("conve-fb15k-237-wide", "conve", "fb15k-237", some, "wide")
+    yield from by_recipe("conve", "fb15k-237", "smooth", "smooth")
     batches = "--set training.batch_size=32 --set model.group=32"
     yield from by_recipe("conve", "umls", count=5)
     long = (
@@ -171,6 +172,7 @@ def _products() -> Iterable[Experiment]:
     half = f"{half} --epochs 20 --eval-every 5 --precision bf16 --threads 1"
     yield from seeds("complex-fb15k-237-relation", "complex", "fb15k-237", half, "n3", count=1)
     yield from by_recipe("complex", "fb15k-237", "wide", "wide")
+    yield from by_recipe("complex", "fb15k-237", "long", "long")
     # as published, but for the sizes of batch norm's groups
     core = f"{common} --set data.unknown=keep --lr 5e-4 --epochs 500 --eval-every 10"
     yield from seeds("tucker-fb15k-237", "tucker", "fb15k-237", core, count=1)

@@ -68,8 +68,8 @@ class Rotation(Model):
     def completion_loss(self, batch):
         return self.example_losses(batch).sum()
 
-    def auxiliary_losses(self, batch):
-        return ()
+    def losses(self, batch):
+        return [("loss", self.completion_loss(batch), 1.0)]
 
 
 class _Scorer:

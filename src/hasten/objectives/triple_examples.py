@@ -34,6 +34,7 @@ class KvsAllExamples(Examples):
     def __init__(self, graph: KnowledgeGraph, softmax: bool = False) -> None:
         self.queries, self.answers = training_queries(graph)
         self.softmax = softmax
+        self.most_answers = float(self.answers.lengths.max(initial=0))
         #: (size of the batches whose answers are padded, possible lengths); None: no padding
         self.fixed: tuple[int, tuple[int, ...]] | None = None
 
@@ -73,8 +74,8 @@ class KvsAllExamples(Examples):
         targets = LabelPairs(row=query, item=answer, weight=weight)
         if self.softmax:
             counts = torch.bincount(made.answer_query, minlength=len(made.entity))
-            largest = float(self.answers.lengths.max())
-            targets = CatalogTargets(answer, query, counts, largest_count=largest, weight=weight)
+            most = self.most_answers
+            targets = CatalogTargets(answer, query, counts, largest_count=most, weight=weight)
         made = replace(made, answer_query=query, answer=answer, weight=weight)
         return replace(made, prepared_targets=targets)
 

@@ -40,10 +40,15 @@ class FixedTable:
         return self.weight.index_select(0, ids.reshape(-1)).view(*ids.shape, self.weight.shape[1])
 
     def block(self, start: int, stop: int) -> Tensor:
-        return self.weight[start:stop]
+        return _block(self.weight, start, stop)
 
     def __len__(self) -> int:
         return len(self.weight)
+
+
+def _block(weight: Tensor, start: int, stop: int) -> Tensor:
+    # no slice of the whole table: its backward pass first fills a gradient with zeros
+    return weight if (start, stop) == (0, len(weight)) else weight[start:stop]
 
 
 def gathered_rows(weight: Tensor, ids: Tensor) -> Tensor:
@@ -78,8 +83,7 @@ class EmbeddingTable(nn.Module):
         return gathered_rows(self.weight, ids)
 
     def block(self, start: int, stop: int) -> Tensor:
-        # no slice of the whole table: its backward pass first fills a gradient with zeros
-        return self.weight if (start, stop) == (0, len(self)) else self.weight[start:stop]
+        return _block(self.weight, start, stop)
 
     @contextmanager
     def reading(self, ids: Tensor, rows: Tensor) -> Iterator[None]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from torch import nn
 
-from hasten.ops.dense.group_moments import GroupMoments, batch_norm
+from hasten.ops.dense.group_moments import GroupMoments
 
 TRUE = torch.tensor(True)
 
@@ -54,19 +53,3 @@ def test_a_bad_step_leaves_no_trace():
     assert torch.equal(moments.mean, torch.zeros(2))
     assert torch.equal(moments.variance, torch.ones(2))
     assert "gathered" not in moments.state_dict()
-
-
-@pytest.mark.parametrize("shape", [(6, 3), (6, 3, 4, 5), (6, 40, 4)])
-def test_batch_norm_of_few_and_many_channels(shape):
-    """Both ways, against torch's layer: values, gradients and moments."""
-    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    out, (mean, variance) = batch_norm(x, 1e-5)
-    layer = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d}[len(shape)]
-    theirs = layer(shape[1], eps=1e-5, momentum=1.0, affine=False, dtype=torch.float64)
-    expected = theirs(x)
-    torch.testing.assert_close(out, expected)
-    torch.testing.assert_close(mean, theirs.running_mean)
-    torch.testing.assert_close(variance, theirs.running_var)
-    weight = torch.randn_like(out)
-    grads = [torch.autograd.grad((y * weight).sum(), x)[0] for y in (out, expected)]
-    torch.testing.assert_close(*grads)

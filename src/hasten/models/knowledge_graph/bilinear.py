@@ -137,37 +137,36 @@ class BilinearModel(FactorizedTripleModel):
     def losses(self, batch: CompletionMicroBatch) -> Sequence[tuple[str, Tensor, float]]:
         if not self.reads_answers:
             return super().losses(batch)
-        if batch.negatives is not None:
-            entity, _, answer = batch.triples()
-            rows = self.entities.rows(entity), self.entities.rows(answer)
-            return [*super().losses(batch), *self.terms_of_triples(batch, *rows)]
         answer = batch.target if batch.answer is None else batch.answer
         assert answer is not None
-        rows_RD, entities = rows_and_table(self.entities, torch.cat([batch.entity, answer]))
-        entity_BD, tail = rows_RD.split([len(batch.entity), len(answer)])
-        query = batch.answer_query
-        head = entity_BD if query is None else gathered_rows(entity_BD, query)
-        loss = self.loss_over_all(batch, entity_BD, entities)
-        terms = self.terms_of_triples(batch, head, tail)
-        return [("loss", loss, 1.0), *terms, *self.auxiliary_losses(batch)]
+        if batch.negatives is not None:
+            entity_BD, tail = self.entities.rows(batch.entity), self.entities.rows(answer)
+            first = super().losses(batch)
+        else:
+            rows, entities = rows_and_table(self.entities, torch.cat([batch.entity, answer]))
+            entity_BD, tail = torch.split(rows, [len(batch.entity), len(answer)])
+            loss = self.loss_over_all(batch, entity_BD, entities)
+            first = [("loss", loss, 1.0), *self.auxiliary_losses(batch)]
+        return [*first, *self.terms_of_triples(batch, entity_BD, tail)]
 
     def terms_of_triples(
-        self, batch: CompletionMicroBatch, head: Tensor, tail: Tensor
+        self, batch: CompletionMicroBatch, entity_BD: Tensor, tail: Tensor
     ) -> Sequence[tuple[str, Tensor, float]]:
-        """N3 and the prediction of relations; head, tail: [P, D] embeddings of the triples."""
-        n3, weight = self.options.n3, self.options.relation_weight
+        """N3 and the prediction of relations. tail: [P, D] the embeddings of the answers."""
+        n3, weight, query = self.options.n3, self.options.relation_weight, batch.answer_query
         terms: list[tuple[str, Tensor, float]] = []
-        _, relation, _ = batch.triples()
         if n3:
-            cubes = torch.stack(
-                [self.cubes(x) for x in (head, self.relations.rows(relation), tail)]
-            )
-            if batch.weight is not None:
-                cubes = cubes * batch.weight
-            terms.append(("n3", cubes.sum(), n3))
+            of_answers = self.cubes(tail)
+            of_queries = self.cubes(entity_BD) + self.cubes(self.relations.rows(batch.relation))
+            if query is not None:  # a query's cubes count once for each answer
+                ones = torch.ones_like(of_answers) if batch.weight is None else batch.weight
+                of_answers = of_answers * ones
+                of_queries = of_queries * ones.new_zeros(len(of_queries)).index_add_(0, query, ones)
+            terms.append(("n3", of_answers.sum() + of_queries.sum(), n3))
         if weight:
             table = self.relations.block(0, 2 * self.sizes.relations)
-            vectors = self.relation_vectors(head, tail)
+            head = entity_BD if query is None else gathered_rows(entity_BD, query)
+            relation, vectors = batch.triples()[1], self.relation_vectors(head, tail)
             if batch.weight is None:
                 loss = catalog_cross_entropy(vectors, [table], relation)
             else:  # the loss of a vector of zeros is known, and has no gradient

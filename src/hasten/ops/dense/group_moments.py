@@ -59,25 +59,13 @@ class GroupMoments(nn.Module):
             running.lerp_(torch.where(good, moment, running), self.momentum)
 
 
-#: channels below which batch norm is several operations
-_FEW_CHANNELS = 32
-
-
 def batch_norm(
     x: Tensor, eps: float, gain: Tensor | None = None, shift: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Batch norm of x [B, C, ...], and the moments [2, C] that it used.
+    """Batch norm of x [B, C, ...] as one kernel, and the moments [2, C] that it used.
 
-    The moments are means and unbiased variances, float32 or wider, without gradient. One kernel,
-    but for a few channels: for each it has one block of threads, and would leave the GPU idle.
+    The moments are means and unbiased variances, float32 or wider, without gradient.
     """
-    if gain is None and shift is None and x.shape[1] < _FEW_CHANNELS:
-        dims = (0, *range(2, x.dim()))
-        variance, mean = torch.var_mean(x, dims, correction=0, keepdim=True)
-        count = x.numel() // x.shape[1]
-        unbiased = variance.detach() * (count / max(1, count - 1))
-        moments = torch.stack([mean.detach().flatten(), unbiased.flatten()])
-        return normalize(x, mean, variance, eps), moments
     moments = torch.zeros(2, x.shape[1], dtype=accumulation_dtype(x), device=x.device)
     # with a momentum of 1 the running moments are those of x
     out = F.batch_norm(x, moments[0], moments[1], gain, shift, True, 1.0, eps)

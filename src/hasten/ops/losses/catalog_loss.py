@@ -218,17 +218,8 @@ def _by_rows(
             scores[unpadded:] = 0
         for begin in range(0, unpadded, piece):
             score_rows, first = scores[begin : min(begin + piece, unpadded)], start + begin
-            # in place: logits, log-probabilities, softmax times number of targets, residuals
             work = score_rows if dtype == sum_dtype else buffer[: len(score_rows)].copy_(score_rows)
-            at_target, weight = targets.places(first, first + len(work), line)
-            if padded_bias is not None:
-                work += padded_bias
-            _log_softmax_(work, shard)
-            flat = work.view(-1)
-            picked.append((flat[at_target] if weight is None else flat[at_target] * weight).sum())
-            targets.multiply_by_counts_(work.exp_(), first)
-            ones = torch.ones_like(at_target, dtype=sum_dtype) if weight is None else weight
-            flat.index_add_(0, at_target, ones.to(sum_dtype), alpha=-1)
+            picked.append(_to_residuals_(work, targets, first, padded_bias, shard))
             if bias is not None:
                 grad_bias[0] += work.sum(0)[: starts[-1]]
             if scale != 1:
@@ -242,6 +233,25 @@ def _by_rows(
             accumulate_rows(grad_x[start : start + rows], residual, table, scale, number == 0)
     loss = -reduce(torch.add, picked) if picked else x.new_zeros((), dtype=sum_dtype)
     return loss, [grad_x, *grad_bias, *(g.to(b.dtype) for g, b in zip(grads, blocks, strict=True))]
+
+
+def _to_residuals_(
+    work: Tensor, targets: CatalogTargets, first: int, bias: Tensor | None, shard: Shard | None
+) -> Tensor:
+    """Turn rows of logits, from row ``first`` on, into residuals in place.
+
+    Returns the sum of the log-probabilities of their targets.
+    """
+    at_target, weight = targets.places(first, first + len(work), work.shape[1])
+    if bias is not None:
+        work += bias
+    _log_softmax_(work, shard)
+    flat = work.view(-1)
+    picked = (flat[at_target] if weight is None else flat[at_target] * weight).sum()
+    targets.multiply_by_counts_(work.exp_(), first)
+    ones = torch.ones_like(at_target, dtype=work.dtype) if weight is None else weight
+    flat.index_add_(0, at_target, ones.to(work.dtype), alpha=-1)
+    return picked
 
 
 def _log_softmax_(scores: Tensor, shard: Shard | None) -> None:
