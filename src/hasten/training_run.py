@@ -225,7 +225,7 @@ class TrainingRun:
         validated, test = self.validate_best(), setup.tasks[1]
         tested = self.evaluate(test) if test is not None and len(test.queries) else None
         trainer.control.synchronize_stop()
-        trainer.raise_if_stopped()
+        trainer.control.raise_if_stopped(trainer.state.position.step, trainer.folder.path)
         torch.set_rng_state(self.generator_state)
         best_epoch = int(state_part(best, "selection", "best_epoch")["best_epoch"])
         summary = self.current_summary(

@@ -34,7 +34,10 @@ _WAITS = {
     "is_nonzero", "masked_select", "nonzero", "unique_consecutive", "unique_dim",
 }  # fmt: skip
 #: operations without a kernel for the CPU
-_ONLY_ON_CUDA = {"aten.mm.dtype": lambda a, b, out_dtype: a.to(out_dtype) @ b.to(out_dtype)}
+_ONLY_ON_CUDA = {
+    "aten.mm.dtype": lambda a, b, out_dtype: a.to(out_dtype) @ b.to(out_dtype),
+    "aten.mm.dtype_out": lambda a, b, out_dtype, out: out.copy_(a.to(out_dtype) @ b.to(out_dtype)),
+}
 _INDEXING = {"index", "index_put", "index_put_", "_index_put_impl_"}
 
 

@@ -30,6 +30,7 @@ from hasten.models.sequential.sasrec import SASRec
 from hasten.runs.checkpoint import read_checkpoint
 from hasten.testing import fingerprint, training_log
 from hasten.training import trainer
+from hasten.training.control_flags import epochs_between_saves
 from hasten.training.epoch_report import EpochReport
 from hasten.training.step import OptimizerStep
 from hasten.training.trainer import Trainer
@@ -468,3 +469,47 @@ def test_small_losses_are_shown_by_their_digits():
     report = EpochReport(1, 2, losses, 0.1, 1.0, 9.0, "1 MiB RAM", None, best=False)
     report.write(journal, SimpleNamespace(note=lambda **_: None), "mrr")
     assert "l2 1.5e-05 loss 0.2500 zero 0.0000" in lines[0]
+
+
+def test_checkpoints_that_take_long_are_not_saved_after_every_epoch(tmp_path, monkeypatch):
+    """Each takes a second by the clock, an epoch four: one in five epochs takes 5 % of the time."""
+    now = 0.0
+    epochs = []
+    finish, save = Trainer.finish_epoch, Trainer.write
+
+    def finish_epoch(self):
+        nonlocal now
+        now += 4.0
+        return finish(self)
+
+    def write(self, folder, numbered=False):
+        nonlocal now
+        save(self, folder, numbered)
+        if folder.name.startswith("epoch"):
+            now += 1.0
+            epochs.append(int(folder.name[-4:]))
+
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    monkeypatch.setattr(Trainer, "finish_epoch", finish_epoch)
+    monkeypatch.setattr(Trainer, "write", write)
+    train(tmp_path / "run", training__epochs=13)
+    assert epochs == [1, 6, 11, 13]
+    assert epochs_between_saves(None, 1.0, 4.0) == 5
+    epochs.clear()
+    train(tmp_path / "given", training__epochs=4, checkpoint__every=2)
+    assert epochs == [2, 4]
+    assert [epochs_between_saves(*each) for each in ((3, 1.0, 4.0), (None, 0.1, 0.1))] == [3, 1]
+
+
+def test_a_run_that_ends_early_has_a_checkpoint_of_its_last_epoch(tmp_path):
+    """By a callback, after an epoch that has no checkpoint of its own: it goes on exactly there."""
+    settings = {**SMALL, "training.epochs": 5, "checkpoint.every": 10}
+    out = str(tmp_path / "run")
+    stop = (lambda report: report.number == 3,)
+    api.train("sasrec", sequences(), settings=settings, out=out, quiet=True, callbacks=stop)
+    assert [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()] == ["epoch-0003"]
+    run.resume(tmp_path / "run", quiet=True)
+    train(tmp_path / "whole", training__epochs=5, checkpoint__every=10)
+    assert training_log(tmp_path / "run") == training_log(tmp_path / "whole")
+    kept = {p.name for p in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert kept == {"epoch-0003", "epoch-0005"}

@@ -188,7 +188,12 @@ class EvaluationOptions(Section):
 class CheckpointOptions(Section):
     """When checkpoints are saved, and how many are kept."""
 
-    every: int = Field(1, ge=1, description="epochs between checkpoints")
+    every: int | None = Field(
+        None,
+        ge=1,
+        description="epochs between checkpoints; none: one, but skip those that would make saving "
+        "take more than 5 % of the time",
+    )
     every_steps: int | None = Field(None, ge=1, description="also save every N steps")
     every_minutes: float | None = Field(None, gt=0, description="also save every N minutes")
     keep: int = Field(2, ge=2, description="newest checkpoints kept, besides best and final")

@@ -25,6 +25,7 @@ from hasten.new_run import new_run
 from hasten.planning.memory_parts import MemoryParts, SavedActivations
 from hasten.runs.environment import peak_memory_bytes, reset_peak_memory
 from hasten.runs.progress import Progress
+from hasten.training.control_flags import epochs_between_saves
 from hasten.training.memory.device import peak_bytes, reset_peak
 from hasten.training.trainer import Trainer
 from hasten.training_run import TrainingRun, open_run
@@ -109,9 +110,8 @@ def _measure(training: TrainingRun, libraries: int) -> dict[str, Any]:
     unattributed = stages["training"] - sum(counted.values())
     counted["temporaries and allocator"] = max(0, unattributed)
     epochs = trainer.epochs
-    saves, evaluations = (
-        -(-epochs // each.every) for each in (config.checkpoint, config.evaluation)
-    )
+    pause = epochs_between_saves(config.checkpoint.every, save_seconds, seconds["epoch"])
+    saves, evaluations = (-(-epochs // every) for every in (pause, config.evaluation.every))
     tested = 0.0 if test is None else len(test.queries) / max(1, len(valid.queries))
     seconds["total"] = (
         seconds["start"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from collections.abc import Sequence
@@ -18,6 +19,9 @@ from hasten.training.signals import StopSignals, signal_name
 
 #: seconds that an evaluation may go on after the time limit
 EVALUATION_GRACE = 10.0
+#: seconds of a checkpoint below which one is saved after every epoch, and above it the largest
+#: share of the time that saving may take
+_CHEAP_SAVE, _SAVING_SHARE = 0.5, 0.05
 
 
 class ControlFlags(NamedTuple):
@@ -30,6 +34,13 @@ class ControlFlags(NamedTuple):
     terminate: float = 0.0
     time_out: float = 0.0
     save: float = 0.0
+
+
+def epochs_between_saves(every: int | None, save_seconds: float, epoch_seconds: float) -> int:
+    """About how many epochs :meth:`RunControl.is_epoch_save_due` leaves between checkpoints."""
+    if every is not None or save_seconds < _CHEAP_SAVE:
+        return every or 1
+    return max(1, math.ceil(save_seconds / _SAVING_SHARE / max(epoch_seconds, 1e-9)))
 
 
 class RunControl:
@@ -46,10 +57,10 @@ class RunControl:
         callbacks: Sequence[Callback] = (),
     ) -> None:
         self.signals, self.processes, self.callbacks = signals, processes, callbacks
-        self.max_time, self.every_minutes = (
-            config.training.max_time,
-            config.checkpoint.every_minutes,
-        )
+        self.max_time, options = config.training.max_time, config.checkpoint
+        self.every, self.every_minutes = options.every, options.every_minutes
+        #: seconds that the last checkpoint took
+        self.save_seconds = 0.0
         #: the signal by which all processes have agreed to stop, or None
         self.stop: int | None = None
         self.start()
@@ -57,6 +68,25 @@ class RunControl:
     def start(self) -> None:
         """Start both clocks: since the start of the run and since the last checkpoint."""
         self.started = self.saved_at = time.monotonic()
+
+    def saved(self, began: float) -> None:
+        """Note a checkpoint that was begun at this time and is now written."""
+        self.saved_at = time.monotonic()
+        self.save_seconds = self.saved_at - began
+
+    def is_epoch_save_due(self, epoch: int) -> bool:
+        """Whether to save after this epoch; identical on all ranks, which must all call it.
+
+        Without ``checkpoint.every``, unless saving would take more than its share of the time.
+        """
+        if self.every is not None:
+            return epoch % self.every == 0
+
+        def decide() -> bool:
+            pause = time.monotonic() - self.saved_at
+            return self.save_seconds < _CHEAP_SAVE or pause * _SAVING_SHARE >= self.save_seconds
+
+        return bool(self.processes.run_on_rank0(decide, "the time of a checkpoint"))
 
     def collect(self) -> ControlFlags:
         """The flags of this process now."""

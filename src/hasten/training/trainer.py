@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import astuple
 from pathlib import Path
 
 from torch import Tensor, nn
@@ -109,8 +110,7 @@ class Trainer:
         while self.state.position.epoch < min(self.epochs, until or self.epochs):
             if self.state.early_stopping.exhausted:
                 return f"no improvement for {self.config.training.patience}"
-            out_of_time = self.train_epoch()
-            if out_of_time:
+            if self.train_epoch():
                 return "max_time"
             if self.control.run_callbacks(self.report):
                 return "callback"
@@ -196,7 +196,7 @@ class Trainer:
             if out_of_time or agreed.save > 0 or self.is_save_due or self.control.stop is not None:
                 self.record_losses(phase, losses)
                 self.save()
-                self.raise_if_stopped()
+                self.control.raise_if_stopped(self.state.position.step, self.folder.path)
                 self.last_time = time.perf_counter()
             if out_of_time:
                 return True
@@ -243,8 +243,8 @@ class Trainer:
             totals.evaluate_seconds += evaluation.seconds
             is_best = early_stopping.update(evaluation.values[early_stopping.metric], finished)
         position.epoch, position.phase, position.index, position.step_of_epoch = finished, 0, 0, 0
-        examples_per_epoch = totals.examples // finished  # totals.examples counts the whole run
-        rate = examples_per_epoch / max(totals.epoch_seconds, 1e-9)
+        # totals.examples counts the whole run
+        rate = totals.examples // finished / max(totals.epoch_seconds, 1e-9)
         seconds, memory = totals.epoch_seconds, self.recovery.budget.describe_usage()
         self.report = EpochReport(
             finished, position.step, losses, state.lr, seconds, rate, memory, evaluation, is_best
@@ -254,7 +254,7 @@ class Trainer:
         if is_best:
             self.best_evaluation = evaluation
             self.write(self.folder.best)
-        if is_last or finished % self.config.checkpoint.every == 0:
+        if self.control.is_epoch_save_due(finished) or is_last:
             self.save()
         return False
 
@@ -262,30 +262,28 @@ class Trainer:
         self.control.synchronize_stop()
         if self.control.stop is not None:
             self.save()
-            self.raise_if_stopped()
-
-    def raise_if_stopped(self) -> None:
-        """Raise Interrupted if the processes agreed to stop."""
-        self.control.raise_if_stopped(self.state.position.step, self.folder.path)
+            self.control.raise_if_stopped(self.state.position.step, self.folder.path)
 
     def save(self) -> None:
         """Write a checkpoint of the current position; delete those beyond ``checkpoint.keep``."""
-        position = self.state.position
+        began, position = time.monotonic(), self.state.position
         name = checkpoint_name(position.epoch, position.step_of_epoch)
-        self.write(self.folder.checkpoints / name)
+        self.write(self.folder.checkpoints / name, numbered=True)
         if self.processes.is_rank0:
             keep, log = self.config.checkpoint.keep, self.journal.log_train
             prune_checkpoints(self.folder.checkpoints, keep, log)
-        self.control.saved_at = time.monotonic()
+        self.control.saved(began)
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, numbered: bool = False) -> None:
         """Write a checkpoint; all processes call it, rank 0 writes. Refuses non-finite weights."""
         self.processes.activity = f"saving {folder.name}"
         self.guard.check_weights()
-        self.writer.write(folder)
+        self.writer.write(folder, numbered)
 
     def finish(self) -> None:
         """Write the checkpoint ``final``; ``best`` too if there was no evaluation. Free memory."""
+        if not self.writer.is_saved:  # the run can be resumed here, with more epochs
+            self.save()
         self.write(self.folder.final)
         early_stopping = self.state.early_stopping
         if early_stopping.best is None:
@@ -296,5 +294,6 @@ class Trainer:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Continue exactly where the checkpoint was written."""
         self.state.load(self.sharded_tables.own_rows(checkpoint))
+        self.writer.saved = astuple(self.state.position)
         checkpoint.tensors.clear()  # free memory: the caller keeps the checkpoint object
         self.recovery.restore()

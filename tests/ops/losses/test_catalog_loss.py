@@ -55,7 +55,7 @@ def test_equals_the_reference(several, t, n, shards, bias, chunk_bytes):
 @pytest.mark.parametrize("chunk_bytes", [1 << 12, 1 << 20])
 @pytest.mark.parametrize("several", [False, True])
 def test_rows_of_logits_padded_as_on_a_gpu(monkeypatch, several, chunk_bytes, n):
-    monkeypatch.setattr(catalog_loss, "_alignment", lambda _: 8)
+    monkeypatch.setattr(catalog_loss, "_alignment", lambda *_: 8)
     x, blocks, targets, b = _case(70, n, 5, 1, True)
     of = None
     if several:

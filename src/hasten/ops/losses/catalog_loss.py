@@ -10,17 +10,16 @@ twice. The backward pass only scales the stored gradients.
 
 Memory: the gradients and one chunk of logits, which takes ``chunk_bytes`` in float32. If even a few
 rows of logits do not fit, columns are chunked instead, with a running logsumexp and a second pass
-(four products). Sums and softmax are float32. Under bf16 or fp16, logits and matrix products have
-that type, as under autocast. The residuals are the gradients of the loss with respect to the
-logits, softmax minus targets; products of fp16 residuals are summed in float32
-(:mod:`.half_residuals`).
+(four products, :mod:`.catalog_columns`). Sums and softmax are float32. Under bf16 or fp16, logits
+and matrix products have that type, as under autocast. The residuals are the gradients of the loss
+with respect to the logits, softmax minus targets; products of fp16 residuals are summed in float32
+(:mod:`.half_residuals`), on a GPU those of bf16 too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import reduce
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -29,13 +28,9 @@ from torch.nn import functional as F
 
 from hasten.ops.dense.product import product_into, rounded_rows, uses_onednn
 from hasten.ops.dtypes import accumulation_dtype, upcast
+from hasten.ops.losses.catalog_columns import by_columns, offsets, parts_of, zeros_like_bias
 from hasten.ops.losses.catalog_targets import CatalogTargets, without_padding
-from hasten.ops.losses.half_residuals import (
-    accumulate_product,
-    accumulate_rows,
-    residual_product,
-    residual_scale,
-)
+from hasten.ops.losses.half_residuals import accumulate_product, accumulate_rows, residual_scale
 from hasten.ops.sharded_table import Shard
 from hasten.ops.triton.choice import uses_triton
 
@@ -46,6 +41,8 @@ CHUNK_BYTES_DEVICE = 512 << 20
 _MIN_CHUNK_ROWS = 64
 #: elements of the catalog that are converted to a lower precision, and multiplied, at a time
 _ELEMENTS_PER_CONVERSION = 1 << 20
+#: columns to which logits are aligned on a GPU, and multiplications from which on they are
+_ALIGNED_COLUMNS, _MIN_ALIGNED_PRODUCT = 64, 1 << 28
 
 
 def catalog_cross_entropy(
@@ -122,7 +119,7 @@ class _CrossEntropy(torch.autograd.Function):
             if rows >= _MIN_CHUNK_ROWS or rows >= len(x):
                 loss, grads = _by_rows(x, targets, bias, blocks, rows, dtype, shard)
             else:
-                loss, grads = _by_columns(x, targets, bias, blocks, chunk_bytes, dtype, shard)
+                loss, grads = by_columns(x, targets, bias, blocks, chunk_bytes, dtype, shard)
         ctx.has_bias, ctx.dtype, ctx.grads = bias is not None, x.dtype, grads
         return loss
 
@@ -135,31 +132,14 @@ class _CrossEntropy(torch.autograd.Function):
         return grad_x.to(ctx.dtype), None, grad_bias, None, None, None, *grads
 
 
-def _zeros_like(bias: Tensor | None, dtype: torch.dtype) -> list[Tensor]:
-    """The gradient of the bias, if there is one."""
-    return [] if bias is None else [torch.zeros_like(bias, dtype=dtype, requires_grad=False)]
-
-
-def _alignment(device: torch.device) -> int:
+def _alignment(x: Tensor, items: int) -> int:
     """Rows of logits, and the parts of their products, begin at multiples of so many columns.
 
-    cuBLAS takes slow kernels for operands whose rows are not aligned.
+    For operands whose rows are not aligned cuBLAS takes kernels that are several times slower. For
+    small products that costs less than one more launch.
     """
-    return 1 if device.type == "cpu" else 64
-
-
-def _offsets(blocks: Sequence[Tensor]) -> list[int]:
-    return [0, *accumulate(map(len, blocks))]
-
-
-def _parts(blocks: Sequence[Tensor], step: int) -> list[tuple[int, slice, slice]]:
-    """Parts of ``step`` catalog rows: (block, rows of the block, columns of the logits)."""
-    parts = []
-    for index, (block, start) in enumerate(zip(blocks, _offsets(blocks), strict=False)):
-        for begin in range(0, len(block), max(1, step)):
-            end = min(begin + step, len(block))
-            parts.append((index, slice(begin, end), slice(start + begin, start + end)))
-    return parts
+    small = x.numel() * items < _MIN_ALIGNED_PRODUCT
+    return 1 if small or x.device.type == "cpu" else _ALIGNED_COLUMNS
 
 
 def _by_rows(
@@ -172,14 +152,14 @@ def _by_rows(
     shard: Shard | None,
 ) -> tuple[Tensor, list[Tensor]]:
     """A chunk of rows against the whole catalog at a time: three products."""
-    starts = _offsets(blocks)
+    starts = offsets(blocks)
     x_cast, scale = x.to(dtype), residual_scale(dtype, targets.largest_count)
     # the gradient of an fp16 x stays in the type of sums until the backward pass has scaled it
     sum_dtype = accumulation_dtype(x)
     fresh = x.new_empty if len(x) else x.new_zeros  # the first products are written, not added
     grad_x = fresh(x.shape, dtype=sum_dtype if x.dtype == torch.float16 else x.dtype)
     grads = [fresh(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
-    picked, grad_bias = [], _zeros_like(bias, sum_dtype)
+    picked, grad_bias = [], zeros_like_bias(bias, sum_dtype)
     # oneDNN compiles code for every new number of rows: pad the last chunk, so that few occur
     pads_last = x.device.type == "cpu" and (dtype != sum_dtype or uses_onednn(x, blocks[0].T))
     multiple = 64 if dtype != sum_dtype else 8
@@ -188,11 +168,11 @@ def _by_rows(
         last = len(x) % rows
         x_cast = F.pad(x_cast, (0, 0, 0, min(rows, rounded_rows(last, multiple)) - last))
     # pad the logits, and multiply by the last few rows of the catalog separately
-    aligned = _alignment(x.device)
+    aligned = _alignment(x, starts[-1])
     step, line = max(aligned, starts[-1] // aligned * aligned), starts[-1] + -starts[-1] % aligned
     if x.device.type == "cpu" and dtype != sum_dtype:
         step = max(1, _ELEMENTS_PER_CONVERSION // max(1, x.shape[1]))
-    parts = _parts(blocks, step)
+    parts = parts_of(blocks, step)
 
     def table_of(index: int, span: slice) -> Tensor:
         return blocks[index][span].to(dtype)
@@ -201,7 +181,8 @@ def _by_rows(
     keeps = rows < len(x) or x.device.type != "cpu"
     tables = [table_of(*part[:2]) for part in parts] if keeps else None
     logits = x.new_empty(rows, line, dtype=dtype)
-    padded_bias = None if bias is None else F.pad(bias, (0, line - starts[-1]))
+    padding = line - starts[-1]
+    padded_bias = bias if bias is None or not padding else F.pad(bias, (0, padding))
     # low-precision logits become residuals a few rows at a time, in a buffer of the type of sums;
     # on a GPU all at once, because the launches would take longer
     piece = rows if dtype == sum_dtype or x.device.type != "cpu" else -(-rows // 8)
@@ -212,7 +193,8 @@ def _by_rows(
         for number, (index, span, columns) in enumerate(parts):
             table = tables[number] if tables else table_of(index, span)
             product_into(scores[:, columns], chunk, table.T)
-        scores[:, starts[-1] :] = -torch.inf  # padding: probabilities and residuals are 0
+        if padding:  # its probabilities and residuals are 0
+            scores[:, starts[-1] :] = -torch.inf
         unpadded = min(len(chunk), len(x) - start)
         if unpadded < len(chunk):
             scores[unpadded:] = 0
@@ -260,63 +242,3 @@ def _log_softmax_(scores: Tensor, shard: Shard | None) -> None:
         torch.log_softmax(scores, dim=1, out=scores)
     else:
         scores -= shard.log_sum_exp(torch.logsumexp(scores, 1))[:, None]
-
-
-def _by_columns(
-    x: Tensor,
-    targets: CatalogTargets,
-    bias: Tensor | None,
-    blocks: Sequence[Tensor],
-    chunk_bytes: int,
-    dtype: torch.dtype,
-    shard: Shard | None,
-) -> tuple[Tensor, list[Tensor]]:
-    """All rows against a chunk of columns at a time: one pass for logsumexp, one for gradients."""
-    chunks = _parts(blocks, max(1, chunk_bytes // (4 * max(1, len(x)))))
-    x_cast, scale = x.to(dtype), residual_scale(dtype, targets.largest_count)
-    sum_dtype = accumulation_dtype(x)
-    lse = torch.full((len(x),), -torch.inf, dtype=sum_dtype, device=x.device)
-    query = torch.arange(len(x), device=x.device) if targets.query is None else targets.query
-    picked = torch.zeros(len(x), dtype=sum_dtype, device=x.device)
-
-    def scores_of(index: int, span: slice, columns: slice) -> Tensor:
-        scores = (x_cast @ blocks[index][span].to(dtype).T).to(sum_dtype)
-        return scores if bias is None else scores + bias[columns]
-
-    def placed(columns: slice) -> tuple[Tensor, Tensor]:
-        """Which targets are in a chunk, and their flat index in its scores (others: any index)."""
-        local, width = targets.item - columns.start, columns.stop - columns.start
-        inside = (local >= 0) & (local < width)
-        if targets.weight is not None:
-            inside &= targets.weight > 0
-        return inside, query * width + local.clamp(0, width - 1)
-
-    for index, span, columns in chunks:
-        scores = scores_of(index, span, columns)
-        lse = torch.logaddexp(lse, torch.logsumexp(scores, 1))
-        inside, place = placed(columns)
-        picked.index_add_(0, query, torch.where(inside, scores.view(-1)[place], 0.0))
-    if shard is not None:
-        lse = shard.log_sum_exp(lse)
-    grad_x = torch.zeros(x.shape, dtype=sum_dtype, device=x.device)
-    grads = [x.new_zeros(block.shape, dtype=accumulation_dtype(block)) for block in blocks]
-    grad_bias = _zeros_like(bias, sum_dtype)
-    for index, span, columns in chunks:
-        residual = targets.multiply_by_counts_(
-            (scores_of(index, span, columns) - lse[:, None]).exp_(), 0
-        )
-        inside, place = placed(columns)
-        residual.view(-1).index_add_(0, place, -inside.to(sum_dtype))
-        if bias is not None:
-            grad_bias[0][columns] = residual.sum(0)
-        part = (residual if scale == 1 else residual.mul_(scale)).to(dtype)
-        grads[index][span] = residual_product(part.T, x_cast, scale)
-        grad_x += residual_product(part, blocks[index][span].to(dtype), scale)
-    if shard is not None:  # only the targets among these rows
-        weight = torch.ones_like(query) if targets.weight is None else targets.weight
-        counts = lse.new_zeros(len(x)).index_add_(0, query, weight.to(sum_dtype))
-        loss = (lse * counts - picked).sum()
-    else:
-        loss = (targets.multiply_by_counts_(lse[:, None], 0)[:, 0] - picked).sum()
-    shaped = [g.to(b.dtype) for g, b in zip(grads, blocks, strict=True)]
-    return loss, [grad_x if scale != 1 else grad_x.to(x.dtype), *grad_bias, *shaped]

@@ -23,9 +23,17 @@ class CheckpointWriter:
         self.processes = processes
         #: position -> the last checkpoint
         self.written: dict[tuple[int, ...], Path] = {}
+        #: position of the last numbered checkpoint, from which a run is resumed
+        self.saved: tuple[int, ...] | None = None
 
-    def write(self, folder: Path) -> None:
+    @property
+    def is_saved(self) -> bool:
+        """Whether the current position has a numbered checkpoint."""
+        return self.saved == astuple(self.state.position)
+
+    def write(self, folder: Path, numbered: bool = False) -> None:
         """Write a checkpoint; with no step since the last one, its tensors are linked."""
+        self.saved = astuple(self.state.position) if numbered else self.saved
         if self.processes.is_rank0:
             state = {**self.state.to_json(), "config": fixed_options(self.config)}
             position = astuple(self.state.position)
