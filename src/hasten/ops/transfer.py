@@ -69,8 +69,9 @@ def send(tree: Tree, device: torch.device, stream: torch.cuda.Stream | None = No
         return Sent(tree)
     cuda = device.type == "cuda"
     host = torch.empty(size, dtype=torch.uint8, pin_memory=cuda)
+    on_host = _Parts(host)
     for tensor, start in places.values():
-        _part(host, start, tensor).copy_(tensor)
+        on_host.part(start, tensor).copy_(tensor)
     if stream is None:
         buffer, copied = host.to(device, non_blocking=cuda), None
     else:
@@ -79,8 +80,11 @@ def send(tree: Tree, device: torch.device, stream: torch.cuda.Stream | None = No
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record(stream)
 
+    on_device = _Parts(buffer)
+
     def moved(tensor: Tensor) -> Tensor:
-        return _part(buffer, places[id(tensor)][1], tensor) if id(tensor) in places else tensor
+        at = places.get(id(tensor))
+        return tensor if at is None else on_device.part(at[1], tensor)
 
     return Sent(cast(Tree, _mapped(tree, moved)), buffer, copied)
 
@@ -103,10 +107,24 @@ def layout(tree: Any) -> Any:
     return tree
 
 
-def _part(buffer: Tensor, start: int, like: Tensor) -> Tensor:
-    """The view of a buffer of bytes that holds a tensor of this type and shape."""
-    stop = start + like.numel() * like.element_size()
-    return buffer[start:stop].view(like.dtype).view(like.shape)
+class _Parts:
+    """Views of a buffer of bytes, whose size is a multiple of ``_ALIGNMENT``."""
+
+    def __init__(self, buffer: Tensor) -> None:
+        self.buffer = buffer
+        #: the whole buffer as each type: one more operation for a type, not for a tensor
+        self.typed: dict[torch.dtype, Tensor] = {}
+
+    def part(self, start: int, like: Tensor) -> Tensor:
+        """The view from a byte on that has the type and shape of a tensor, contiguous."""
+        kind = like.dtype
+        whole = self.typed.get(kind)
+        if whole is None:
+            whole = self.typed[kind] = self.buffer.view(kind)
+        first, shape = start // like.element_size(), like.shape
+        if len(shape) == 1:
+            return whole[first : first + shape[0]]
+        return whole[first : first + like.numel()].view(shape)
 
 
 def _mapped(tree: Any, function: Callable[[Tensor], Tensor]) -> Any:
