@@ -65,6 +65,10 @@ def test_the_length_follows_from_the_steps():
     assert (few["evaluation.every"], few["training.average"]) == (1, None)
     assert chosen("conve", UMLS)["training.batch_size"] == 32
     assert chosen("conve", FB15K_237)["training.batch_size"] == 128
+    assert chosen("conve", UMLS)["model.label_smoothing"] is None
+    assert chosen("conve", FB15K_237)["model.label_smoothing"] == 0.1
+    sharded = {"training.shard_tables": "always"}
+    assert chosen("conve", FB15K_237, **sharded)["model.label_smoothing"] is None
 
 
 def test_what_is_given_stays_and_a_recipe_gives_everything():
@@ -142,6 +146,7 @@ def test_python_takes_the_same_path(tmp_path):
 def test_large_catalogs_are_sampled_and_large_graphs_propagate_less_often():
     assert chosen("sasrec", LARGE)["model.loss"] == "sampled-softmax"
     assert chosen("conve", LARGE)["model.loss"] == "sampled"
+    assert chosen("conve", LARGE)["model.label_smoothing"] is None  # refused
     assert chosen("complex", LARGE)["model.loss"] == "sampled"
     assert chosen("tucker", LARGE)["model.loss"] == "sampled"
     assert chosen("tucker", FB15K_237)["model.loss"] == "1-n"

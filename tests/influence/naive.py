@@ -43,9 +43,12 @@ def question_loss(model, entity, relation, target, answers, loss, layers) -> tor
     if layers == "last":
         x = x.detach()
     scores = table @ x + model.bias
-    smoothing = model.options.smoothing if model.options.loss == "1-n" else 0.0
+    smoothing = model.options.smoothing
     if loss == "training" and model.options.loss in ("1vsall", "1-n-softmax"):
-        return F.cross_entropy(scores[None], torch.tensor([target]))
+        wanted = torch.tensor([target])
+        return F.cross_entropy(scores[None], wanted, label_smoothing=smoothing)
+    if model.options.loss != "1-n":
+        smoothing = 0.0
     labels = torch.zeros_like(scores)
     labels[sorted(answers)] = 1.0
     labels = (1 - smoothing) * labels + smoothing / len(scores)

@@ -325,11 +325,7 @@ def test_the_method_follows_from_the_model_and_the_options():
     assert (method.factored, method.loss, method.layers) == (True, "positive", "all")
     assert choose_method(plain, "distmult", "training", None, None).factored
     # terms beside the loss of the scores have no factors
-    for changes in (
-        {"n3": 0.1},
-        {"relation_weight": 1.0},
-        {"loss": "1vsall", "label_smoothing": 0.1},
-    ):
+    for changes in ({"n3": 0.1}, {"relation_weight": 1.0}):
         plain.options = DistMultOptions(width=5, **{"loss": "1-n", **changes})
         method = choose_method(plain, "distmult", "training", None, None)
         assert (method.factored, method.loss, method.layers) == (False, "training", "all")

@@ -42,9 +42,9 @@ def graph() -> KnowledgeGraph:
     return load_graph(build_config("conve", None).data, 0, arrays)
 
 
-def make(name: str, loss: str, kind: torch.dtype = torch.float64):
+def make(name: str, loss: str, kind: torch.dtype = torch.float64, **changes):
     model, options, settings = MODELS[name]
-    return randomise(model(options(**settings, loss=loss), SIZES).to(kind), 3)
+    return randomise(model(options(**settings, loss=loss, **changes), SIZES).to(kind), 3)
 
 
 def source_of(model, graph, loss, layers, tests, kept=None, sketch=None) -> FactoredSource:
@@ -121,6 +121,17 @@ def test_influences_are_products_of_gradients(name, trained, loss, layers, graph
         )
         own = trace_self(source, once, limits=limits, **alone())
         torch.testing.assert_close(own, 0.5 * norms, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", ["training", "positive"])
+@pytest.mark.parametrize(("name", "trained"), [("conve", "1-n-softmax"), ("distmult", "1vsall")])
+def test_influences_with_a_smoothed_softmax(name, trained, loss, graph):
+    model, tests = make(name, trained, label_smoothing=0.3), some_tests(graph)
+    source = source_of(model, graph, loss, "all", tests)
+    wanted, _ = expected(model, graph, tests, loss, "all")
+    once = [Checkpoint("only", 1.0, lambda: None)]
+    found = found_matrix(source, once, Limits(1 << 30, 7))
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("loss", ["training", "positive"])

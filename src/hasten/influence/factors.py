@@ -15,7 +15,7 @@ Residuals are a row that all terms of a query share (``dense``) plus one value a
 Residuals of the losses, with the scores s:
 
 - ``1-n`` (KvsAll): binary cross-entropy over all rows, labels y' = (1 - ε) y + ε / N: σ(s) - y'.
-- ``softmax``: cross-entropy of one target j: softmax(s) - 1[j].
+- ``softmax``: cross-entropy of one target j: softmax(s) - (1 - ε) 1[j] - ε / N.
 - positive: the binary cross-entropy of entry j alone: (σ(s_j) - y') 1[j]; y' is 1 except for the
   label smoothing of ``1-n``.
 
@@ -147,9 +147,14 @@ def row_residuals(scores: Tensor, answers: CSR, smoothing: float) -> Tensor:
     return residuals
 
 
-def softmax_residuals(scores: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+def softmax_residuals(
+    scores: Tensor, target: Tensor, smoothing: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """The part [m, N] that all terms of a query share, and the value [n] at each target."""
-    return torch.softmax(scores, 1), scores.new_full((len(target),), -1.0)
+    shared = torch.softmax(scores, 1)
+    if smoothing:
+        shared.sub_(smoothing / scores.shape[1])
+    return shared, scores.new_full((len(target),), smoothing - 1)
 
 
 def positive_residuals(

@@ -93,8 +93,11 @@ class TripleFactors:
         self.whole = loss == "training"
         #: all answers of a query in one term
         self.shared = self.whole and model.options.loss == "1-n"
-        smoothing = model.options.smoothing if model.options.loss == "1-n" else 0.0
-        self.smoothing, self.label = smoothing, 1 - smoothing + smoothing / model.sizes.entities
+        self.smoothing = smoothing = model.options.smoothing
+        #: of the answer, for the loss ``positive``
+        self.label = 1.0
+        if model.options.loss == "1-n":
+            self.label = 1 - smoothing + smoothing / model.sizes.entities
 
     @torch.no_grad()
     def __call__(
@@ -130,7 +133,7 @@ class TripleFactors:
             assert targets is not None
             if self.whole:
                 scores = scores_of(vectors, table, model.bias, self.arithmetic)
-                dense, value = softmax_residuals(scores, targets)
+                dense, value = softmax_residuals(scores, targets, self.smoothing)
             else:
                 each = per_term(vectors, of_term)
                 value = positive_residuals(each, table, model.bias, targets, self.label)

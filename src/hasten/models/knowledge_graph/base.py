@@ -53,6 +53,7 @@ from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.losses.catalog_targets import CatalogTargets, LabelPairs
 from hasten.ops.losses.table_losses import table_cross_entropy, table_one_to_many
 from hasten.ops.ranking.scorer import Scorer
+from hasten.ops.rows_and_table import rows_and_table
 from hasten.ops.sharded_table import shardable_table
 from hasten.ops.table import EmbeddingTable, Table
 from hasten.ops.transfer import to_device
@@ -204,10 +205,9 @@ class FactorizedTripleModel(TripleModel):
     def has_factored_gradients(self) -> bool:
         """Whether gradients are products of residuals (predicted - true probabilities) and vectors.
 
-        ``hasten influence --loss training`` needs this. It is not so for a softmax with label
-        smoothing, whose loss has a term of its own here, nor with regularizers of subclasses.
+        ``hasten influence --loss training`` needs this. It is not so with regularizers.
         """
-        return self.options.loss == "1-n" or not self.options.smoothing
+        return True
 
     @abstractmethod
     def vectors(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
@@ -226,7 +226,7 @@ class FactorizedTripleModel(TripleModel):
     def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
         if batch.negatives is not None:
             return super().completion_loss(batch)
-        return self.loss_over_all(batch, self.entities.rows(batch.entity), self.entities)
+        return self.loss_over_all(batch, *rows_and_table(self.entities, batch.entity))
 
     def loss_over_all(
         self, batch: CompletionMicroBatch, entity_BD: Tensor, entities: Table

@@ -67,11 +67,7 @@ class ConvE(FactorizedTripleModel):
         "model.feature_dropout": Range(0.0, 0.5),
         "model.hidden_dropout": Range(0.0, 0.5),
     }
-    defaults = {
-        "lr": 3e-3,
-        "batch_size": 128,
-        "evaluation.metrics": METRICS,
-    }
+    defaults = {"lr": 3e-3, "batch_size": 128, "evaluation.metrics": METRICS}
     defaults_from_data = (
         *LENGTH_AND_AVERAGE,
         "model.loss",
@@ -81,6 +77,7 @@ class ConvE(FactorizedTripleModel):
         "model.input_dropout",
         "model.feature_dropout",
         "model.hidden_dropout",
+        "model.label_smoothing",
         "model.exclude_self",
     )
 
@@ -90,21 +87,24 @@ class ConvE(FactorizedTripleModel):
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
         """The defaults by the size of the data: ``loss=1-n-softmax`` and averaged weights.
 
-        A small graph gets small batches, fewer channels and less dropout. A graph with many
-        entities gets ``loss=sampled``.
+        A small graph gets small batches, fewer channels, less dropout and no label smoothing. A
+        graph with many entities gets ``loss=sampled``.
         """
         small = size.triples < SMALL_GRAPH
-        # 40 epochs on any data: the bounds leave no choice
-        length = run_length(config, size.queries, steps=0, epoch_bounds=(40, 40))
+        length = run_length(config, size.queries, steps=0, epoch_bounds=(40, 40))  # always 40
+        loss = triple_loss(size, config, "1-n-softmax")
+        # tables cannot be sharded with the smoothed softmax
+        smooths = not small and loss != "sampled" and config.training.shard_tables != "always"
         return {
             **with_weight_average(length, max_average_epochs=5),
-            "model.loss": triple_loss(size, config, "1-n-softmax"),
+            "model.loss": loss,
             "training.batch_size": 32 if small else 128,
             "model.channels": 16 if small else 32,
             "model.group": 32 if small else 128,
             "model.input_dropout": 0.0 if small else 0.2,
             "model.feature_dropout": 0.1 if small else 0.4,
             "model.hidden_dropout": 0.3 if small else 0.5,
+            "model.label_smoothing": 0.1 if smooths else None,
             "model.exclude_self": True,
         }
 
