@@ -196,7 +196,7 @@ def _linear() -> Iterable[Experiment]:
                 options = f"{metrics} {_FILES.get(data, '')}"
                 name = f"{model}-{data}"
                 yield from seeds(name, model, data, options, "defaults", count=1)
-    for data, count in (("baby", 3), ("beauty", 3), ("ml-1m", 1), ("home", 1), ("amazon-book", 1)):
+    for data, count in (("baby", 3), ("beauty", 3), *((each, 1) for each in ("ml-1m", *_LARGE))):
         options = f"{metrics} {_FILES.get(data, '')}"
         yield from seeds(f"lightgcn-{data}", "lightgcn", data, options, "defaults", count=count)
 
