@@ -55,7 +55,7 @@ from hasten.ops.losses.table_losses import table_cross_entropy, table_one_to_man
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.rows_and_table import rows_and_table
 from hasten.ops.sharded_table import shardable_table
-from hasten.ops.table import EmbeddingTable, Table
+from hasten.ops.table import EmbeddingTable, Table, gathered_rows
 from hasten.ops.transfer import to_device
 from hasten.scoring import Catalog, FactorScorer, PairScorer, TripleQueries, with_self_score
 
@@ -254,7 +254,7 @@ class FactorizedTripleModel(TripleModel):
         loss = table_cross_entropy(q_BD, entities, targets, self.bias)
         if smoothing:
             table = entities.block(0, self.sizes.entities)
-            above_mean = entities.rows(answer) - table.mean(0)
+            above_mean = gathered_rows(table, answer) - table.mean(0)
             products = above_mean * (q_BD if query is None else q_BD.index_select(0, query))
             biases = self.bias[answer] - self.bias.mean()
             if batch.weight is not None:
