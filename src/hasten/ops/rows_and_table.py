@@ -35,7 +35,8 @@ class _RowsAndTable(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, of_rows: Tensor, of_table: Tensor) -> tuple[Tensor, None]:
         (ids,) = ctx.saved_tensors
-        total = of_table.contiguous()  # that of a mean is expanded
+        # in place: no one else holds the gradient of this view. That of a mean is expanded
+        total = of_table.contiguous()
         if total.device.type == "cpu":
             return total.index_add_(0, ids, of_rows), None
         # sorts the ids, so that the sums have the same order in each run

@@ -63,6 +63,18 @@ def test_rows_of_logits_padded_as_on_a_gpu(monkeypatch, several, chunk_bytes, n)
     _compare(x, blocks, targets, b, chunk_bytes, 1e-6, of)
 
 
+def test_padded_rows_in_bf16_change_nothing(monkeypatch):
+    x, blocks, targets, b = _case(70, 59, 32, 1, True, torch.float32)
+    found = []
+    for columns in (1, 64):
+        monkeypatch.setattr(catalog_loss, "_alignment", lambda *_, columns=columns: columns)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = catalog_cross_entropy(x, blocks, targets, b)
+        found.append((loss, *torch.autograd.grad(loss, (x, *blocks, b))))
+    for padded, plain in zip(*found, strict=True):
+        torch.testing.assert_close(padded, plain, rtol=1e-2, atol=1e-2)
+
+
 @pytest.mark.parametrize("chunk_bytes", [1 << 12, 1 << 17, 1 << 24])
 def test_float32_within_1e_5(chunk_bytes):
     x, blocks, targets, _ = _case(500, 301, 16, 1, False, torch.float32)

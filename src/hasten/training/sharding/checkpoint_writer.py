@@ -32,8 +32,12 @@ class CheckpointWriter:
         return self.saved == astuple(self.state.position)
 
     def write(self, folder: Path, numbered: bool = False) -> None:
-        """Write a checkpoint; with no step since the last one, its tensors are linked."""
-        self.saved = astuple(self.state.position) if numbered else self.saved
+        """Write a checkpoint; with no step since the last one, its tensors are linked.
+
+        numbered: a run can be resumed from it without being told its name.
+        """
+        if numbered:
+            self.saved = astuple(self.state.position)
         if self.processes.is_rank0:
             state = {**self.state.to_json(), "config": fixed_options(self.config)}
             position = astuple(self.state.position)
