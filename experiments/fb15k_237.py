@@ -58,6 +58,13 @@ def _conve() -> Iterable[Experiment]:
     some += " --lr 1e-3 --set training.average=4 --epochs 40 --precision bf16"
     some = f"{_COMMON} --set data.unknown=keep --eval-every 5 {some}"
     yield from seeds("conve-fb15k-237-smooth", "conve", "fb15k-237", some, "smooth")
+    # more dropout, no biases of entities
+    some = some.replace("feature_dropout=0.4", "feature_dropout=0.5").replace(
+        "hidden_dropout=0.5", "hidden_dropout=0.6"
+    )
+    some = some.replace("input_dropout=0.1", "input_dropout=0.2 --set model.bias=false")
+    some = some.replace("--epochs 40", "--epochs 28 --eval-every 4").replace("--eval-every 5", "")
+    yield from seeds("conve-fb15k-237-no-bias", "conve", "fb15k-237", some, "no-bias")
 
 
 def _bilinear() -> Iterable[Experiment]:
@@ -75,6 +82,14 @@ def _bilinear() -> Iterable[Experiment]:
     long = f"{long} --set model.exclude_self=true --batch-size 256 --lr 2e-3 --epochs 72"
     long = f"{long} --set training.schedule=cosine --set training.average=3 --eval-every 10"
     yield from seeds("complex-fb15k-237-long", "complex", "fb15k-237", long, "long")
+    # the published optimizer (Adagrad at 0.1) and no biases of entities
+    adagrad = f"{_COMMON} --set data.unknown=keep --set model.width=2000 --set model.bias=false"
+    adagrad = f"{adagrad} --set model.loss=1-n-softmax --set model.dropout=0 --set model.n3=0.05"
+    adagrad = f"{adagrad} --set model.relation_weight=4 --set model.exclude_self=false"
+    adagrad = f"{adagrad} --set training.schedule=inverse-sqrt --set training.betas=[0,0.999999]"
+    adagrad = f"{adagrad} --set training.eps=1e-12 --set training.average=3 --batch-size 256"
+    adagrad = f"{adagrad} --lr 0.1 --epochs 66 --eval-every 6"
+    yield from seeds("complex-fb15k-237-adagrad", "complex", "fb15k-237", adagrad, "adagrad")
     # as published, but for the sizes of batch norm's groups
     core = f"{_COMMON} --set data.unknown=keep --lr 5e-4 --epochs 500 --eval-every 10"
     yield from seeds("tucker-fb15k-237", "tucker", "fb15k-237", core, count=1)

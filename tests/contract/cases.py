@@ -229,7 +229,7 @@ CASES = (
     ModelCase(
         "complex-n3",
         "complex",
-        {**_TRIPLES, "model.n3": 0.01, "model.relation_weight": 0.5},
+        {**_TRIPLES, "model.bias": False, "model.n3": 0.01, "model.relation_weight": 0.5},
         _NO_DROPOUT,
         triples=True,
     ),

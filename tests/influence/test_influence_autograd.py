@@ -25,8 +25,9 @@ from hasten.influence.support import choose_method
 from hasten.influence.trace import Checkpoint, Limits, trace_self
 from hasten.loaded_run import load_run
 from hasten.models.interface import Sizes
-from hasten.models.knowledge_graph.base import TripleModel, TripleOptions
+from hasten.models.knowledge_graph.base import TripleModel
 from hasten.models.knowledge_graph.distmult import DistMultOptions
+from hasten.models.knowledge_graph.triple_options import TripleOptions
 from hasten.models.sequential.base import SequentialModel, SequentialOptions
 from hasten.objectives.base import Batch
 from hasten.objectives.completion import CompletionPhase

@@ -13,6 +13,7 @@ from hasten.objectives.base import Batch, Phase, Term
 from hasten.training.early_stopping import EarlyStopping
 from hasten.training.gradient_accumulation import DataParallelRank
 from hasten.training.nonfinite import first_nonfinite_tensor
+from hasten.training.optimizers.adam import PhaseAdam
 from hasten.training.precision import Precision, resolve_precision
 from hasten.training.schedule import Schedule
 from hasten.training.step import OptimizerStep
@@ -158,6 +159,27 @@ def test_schedules_at_their_corners():
     assert Schedule(shape="cosine", **shape).at(60) == pytest.approx(0.55)
     assert Schedule(shape="linear", **shape).at(110) == pytest.approx(0.1)
     assert Schedule(shape="cosine", **shape).at(500) == pytest.approx(0.1)
+    falling = Schedule(shape="inverse-sqrt", **shape)
+    assert [falling.at(step) for step in (0, 9, 10, 13, 109)] == pytest.approx(
+        [0.1, 1.0, 1.0, 0.5, 0.1]
+    )
+
+
+def test_adam_without_momentum_on_an_inverse_square_root_schedule_is_adagrad():
+    torch.manual_seed(0)
+    options = TrainingOptions(
+        lr=0.1, schedule="inverse-sqrt", betas=(0.0, 0.999999), eps=1e-12, epochs=1
+    )
+    weight, other = (nn.Parameter(torch.full((7,), 0.3, dtype=torch.float64)) for _ in range(2))
+    adam, schedule = PhaseAdam([weight], options), Schedule.of(options, 40)
+    adagrad = torch.optim.Adagrad([other], lr=0.1)
+    for step in range(40):
+        gradient = torch.randn(7, dtype=torch.float64)
+        weight.grad, other.grad = gradient, gradient.clone()
+        adam.set_rate(schedule.at(step))
+        adam.step()
+        adagrad.step()
+    torch.testing.assert_close(weight, other, rtol=1e-4, atol=1e-4)
 
 
 def test_the_way_down_goes_through_every_precision_once():

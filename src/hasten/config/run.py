@@ -60,8 +60,10 @@ class TrainingOptions(Section):
     lr_scaling: Literal["none", "sqrt", "linear"] = Field(
         "none", description="scale lr by the number of processes, or by its square root"
     )
-    schedule: Literal["constant", "linear", "cosine"] = Field(
-        "constant", description="learning rate after warmup: constant, or decreasing to min_lr"
+    schedule: Literal["constant", "linear", "cosine", "inverse-sqrt"] = Field(
+        "constant",
+        description="learning rate after warmup: constant, decreasing to min_lr, or divided by the "
+        "square root of the steps since",
     )
     min_lr: Annotated[float, OnlyWith("schedule", "linear", "cosine")] = Field(
         0.0, ge=0, description="learning rate at the end of a linear or cosine schedule"

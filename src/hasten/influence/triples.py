@@ -138,7 +138,7 @@ class TripleFactors:
                 each = per_term(vectors, of_term)
                 value = positive_residuals(each, table, model.bias, targets, self.label)
         if self.layers == "last":
-            return Factors(of_term, vectors, dense, targets, value, bias=True)
+            return Factors(of_term, vectors, dense, targets, value, bias=model.options.bias)
         grads = vectors.new_zeros(())
         if dense is not None:
             grads = per_term(self.arithmetic.product(dense, table), of_term)

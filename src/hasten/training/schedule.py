@@ -10,7 +10,12 @@ from hasten.config import TrainingOptions
 
 @dataclass(frozen=True)
 class Schedule:
-    """Linear warm-up, then constant, linear or cosine down to ``min_lr`` at the last step."""
+    """Linear warm-up, then one of four shapes.
+
+    ``constant``; ``linear`` and ``cosine``, which fall to ``min_lr`` at the last step;
+    ``inverse-sqrt``: divided by the square root of the number of steps, as in Adagrad (Duchi et al.
+    2011). It does not depend on the length of the run.
+    """
 
     lr: float
     min_lr: float
@@ -34,6 +39,8 @@ class Schedule:
             return self.lr * (step + 1) / self.warmup
         if self.shape == "constant":
             return self.lr
+        if self.shape == "inverse-sqrt":
+            return self.lr / math.sqrt(step - self.warmup + 1)
         progress = min(1.0, (step - self.warmup) / max(1, self.total - self.warmup))
         left = 1 - progress if self.shape == "linear" else (1 + math.cos(math.pi * progress)) / 2
         return self.min_lr + (self.lr - self.min_lr) * left

@@ -15,10 +15,6 @@ An example, also called a query, is a distinct (entity, relation) for ``1-n`` an
 and a triple in one direction for ``1vsall`` and ``sampled``. The methods below return sums over the
 queries of a batch, and the phase divides by their number. All losses but ``sampled`` read all
 entities and need a score of the form ``q(h, r) · e_t + b_t``.
-
-Label smoothing s of a softmax gives each answer the weight 1 - s + s / N and every other entity
-s / N (Szegedy et al. 2016). For each answer this adds s · (score of the answer - mean score of all
-entities) to the cross-entropy.
 """
 
 from __future__ import annotations
@@ -35,12 +31,7 @@ from torch.nn.functional import softplus
 from hasten.config import TrainingOptions
 from hasten.data.tables import KnowledgeGraph
 from hasten.models.interface import Model, Sizes
-from hasten.models.knowledge_graph.triple_options import (  # re-exported
-    FactorizedTripleOptions as FactorizedTripleOptions,  # noqa: PLC0414
-)
-from hasten.models.knowledge_graph.triple_options import (
-    TripleOptions as TripleOptions,  # noqa: PLC0414
-)
+from hasten.models.knowledge_graph.triple_options import FactorizedTripleOptions, TripleOptions
 from hasten.models.rows import Rows
 from hasten.models.self_links import self_link_scores
 from hasten.models.supports import Supports
@@ -51,11 +42,15 @@ from hasten.objectives.triple_examples import KvsAllExamples, TripleExamples
 from hasten.ops.dense.group_moments import GroupMoments
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.losses.catalog_targets import CatalogTargets, LabelPairs
-from hasten.ops.losses.table_losses import table_cross_entropy, table_one_to_many
+from hasten.ops.losses.table_losses import (
+    answers_above_mean,
+    table_cross_entropy,
+    table_one_to_many,
+)
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.rows_and_table import rows_and_table
 from hasten.ops.sharded_table import shardable_table
-from hasten.ops.table import EmbeddingTable, Table, gathered_rows
+from hasten.ops.table import EmbeddingTable, Table
 from hasten.ops.transfer import to_device
 from hasten.scoring import Catalog, FactorScorer, PairScorer, TripleQueries, with_self_score
 
@@ -76,8 +71,6 @@ class TripleModel(Model):
     defaults = {"evaluation.metrics": METRICS}
     #: queries that BatchNorm normalizes together; 1: the model has no BatchNorm
     group = 1
-    #: the names of the biases [N] that losses over all entities add to the scores
-    biases_of_entities: tuple[str, ...] = ()
     #: added to the score of h as an answer to (h, r, ?), by relation: float32 [2R], or None
     self_link_scores: Tensor | None
     options: TripleOptions
@@ -103,6 +96,11 @@ class TripleModel(Model):
 
         entity: int64 [B]; relation: int64 [B], r + R for the reciprocal of r.
         """
+
+    @property
+    def biases_of_entities(self) -> tuple[str, ...]:
+        """The names of the biases [N] that losses over all entities add to the scores."""
+        return ()
 
     @property
     def reads_answers(self) -> bool:
@@ -186,15 +184,27 @@ class FactorizedTripleModel(TripleModel):
     """Score ``q(h, r) · e_t + b_t``; supports all losses. A subclass defines q: :meth:`vectors`."""
 
     supports = Supports(compile=True, shard_tables=True)
-    biases_of_entities = ("bias",)
+    bias: Tensor
     options: FactorizedTripleOptions
 
     def __init__(self, options: FactorizedTripleOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        self.bias = nn.Parameter(torch.zeros(sizes.entities))
+        if options.bias:
+            self.bias = nn.Parameter(torch.zeros(sizes.entities))
+        else:
+            self.register_buffer("bias", torch.zeros(sizes.entities), persistent=False)
 
     def rows_of(self) -> Mapping[str, Rows]:
-        return {**super().rows_of(), "bias": Rows.of("entities")}
+        return {**super().rows_of(), **dict.fromkeys(self.biases_of_entities, Rows.of("entities"))}
+
+    @property
+    def biases_of_entities(self) -> tuple[str, ...]:
+        return ("bias",) if self.options.bias else ()
+
+    @property
+    def learned_bias(self) -> Tensor | None:
+        """[N] the biases of the entities; None if the model has none."""
+        return self.bias if self.options.bias else None
 
     @property
     def shards_loss(self) -> bool:
@@ -235,14 +245,14 @@ class FactorizedTripleModel(TripleModel):
         # With sharded tables every process must call the loss, which communicates, even if it has
         # no queries: then q is the empty [0, D] of entity_BD
         q_BD = self.vectors(entity_BD, batch.relation) if len(batch.relation) else entity_BD
-        smoothing = self.options.smoothing
+        smoothing, bias = self.options.smoothing, self.learned_bias
         if self.options.loss == "1-n":
             assert batch.answer_query is not None  # [A], the query of each answer
             assert batch.answer is not None
             pairs = batch.prepared_targets
             if not isinstance(pairs, LabelPairs):
                 pairs = LabelPairs.build(batch.answer_query, batch.answer)
-            return table_one_to_many(q_BD, entities, pairs, self.bias, smoothing, batch.scale)
+            return table_one_to_many(q_BD, entities, pairs, bias, smoothing, batch.scale)
         # 1vsall has one answer, the target, for each query. 1-n-softmax has a list of answers, and
         # the query of each
         query = batch.answer_query
@@ -251,15 +261,10 @@ class FactorizedTripleModel(TripleModel):
         targets = batch.prepared_targets
         if not isinstance(targets, CatalogTargets):
             targets = CatalogTargets.build(answer, query, len(q_BD))
-        loss = table_cross_entropy(q_BD, entities, targets, self.bias)
+        loss = table_cross_entropy(q_BD, entities, targets, bias)
         if smoothing:
-            table = entities.block(0, self.sizes.entities)
-            above_mean = gathered_rows(table, answer) - table.mean(0)
-            products = above_mean * (q_BD if query is None else q_BD.index_select(0, query))
-            biases = self.bias[answer] - self.bias.mean()
-            if batch.weight is not None:
-                products, biases = products * batch.weight[:, None], biases * batch.weight
-            loss = loss + smoothing * (products.sum() + biases.sum())
+            above_mean = answers_above_mean(q_BD, entities, answer, query, self.bias, batch.weight)
+            loss = loss + smoothing * above_mean
         return loss
 
     def example_losses(self, batch: CompletionMicroBatch) -> Tensor:
@@ -291,5 +296,5 @@ class FactorizedTripleModel(TripleModel):
         """``q · e_t + b_t`` for all entities t."""
         entity, relation = self._ids(queries)
         vectors = self.vectors(self.entities.rows(entity), relation)
-        scorer = FactorScorer(vectors, Catalog(self.entities, self.bias))
+        scorer = FactorScorer(vectors, Catalog(self.entities, self.learned_bias))
         return with_self_score(scorer, entity, self.self_scores(relation))

@@ -41,6 +41,7 @@ class TripleOptions(ModelOptions):
 class FactorizedTripleOptions(TripleOptions):
     """Options of models with a score ``q(h, r) · e_t + b_t``."""
 
+    bias: bool = Field(True, description="learn a bias b_t of each entity; false: it is 0")
     label_smoothing: Rate | None = Field(
         None, description="s, not for loss=sampled: labels become (1-s) y + s/N; none: 0.1 for 1-n"
     )

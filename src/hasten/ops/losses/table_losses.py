@@ -18,7 +18,7 @@ from hasten.ops.losses.catalog_loss import catalog_cross_entropy
 from hasten.ops.losses.catalog_targets import CatalogTargets, LabelPairs
 from hasten.ops.losses.one_to_many_loss import one_to_many_of_pairs
 from hasten.ops.sharded_table import Concatenation, Shard, ShardedTable
-from hasten.ops.table import Table
+from hasten.ops.table import Table, gathered_rows
 
 
 def table_cross_entropy(
@@ -115,3 +115,27 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         return ctx.queries.sum_back(grad), None
+
+
+def answers_above_mean(
+    x: Tensor,
+    table: Table,
+    answer: Tensor,
+    query: Tensor | None,
+    bias: Tensor,
+    weight: Tensor | None,
+) -> Tensor:
+    """The sum over answers of (score of the answer - mean score of the whole table).
+
+    Label smoothing s of a softmax gives each answer the weight 1 - s + s / N and every other row
+    s / N (Szegedy et al. 2016). This adds s times the sum to the cross-entropy. answer: int64 [A];
+    query: int64 [A], the row of x of each answer, None if each row has one answer; bias: [N];
+    weight: [A] of the answers, None for 1. The table must not be sharded.
+    """
+    rows = table.block(0, len(table))
+    above_mean = gathered_rows(rows, answer) - rows.mean(0)
+    products = above_mean * (x if query is None else x.index_select(0, query))
+    biases = bias[answer] - bias.mean()
+    if weight is not None:
+        products, biases = products * weight[:, None], biases * weight
+    return products.sum() + biases.sum()
