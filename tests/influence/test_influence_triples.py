@@ -134,6 +134,21 @@ def test_influences_with_a_smoothed_softmax(name, trained, loss, graph):
     torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("layers", ["all", "last"])
+@pytest.mark.parametrize("loss", ["training", "positive"])
+@pytest.mark.parametrize("name", ["conve", "complex"])
+def test_influences_without_biases(name, loss, layers, graph):
+    model, tests = make(name, "1-n", bias=False), some_tests(graph)
+    source = source_of(model, graph, loss, layers, tests)
+    wanted, norms = expected(model, graph, tests, loss, layers)
+    once = [Checkpoint("only", 1.0, lambda: None)]
+    limits = Limits(1 << 30, 7)
+    found = found_matrix(source, once, limits)
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+    own = trace_self(source, once, limits=limits, **alone())
+    torch.testing.assert_close(own, norms, rtol=1e-9, atol=1e-12)
+
+
 @pytest.mark.parametrize("loss", ["training", "positive"])
 @pytest.mark.parametrize(
     ("layers", "frozen"),

@@ -113,7 +113,7 @@ class TripleFactors:
         query: int64 [n] the query of each term, None if every query is one; target: int64 [n], None
         if all answers of a query are one term. answers: of each query, None for those of training.
         """
-        model, device = self.model, self.model.bias.device
+        model, device, bias = self.model, self.model.bias.device, self.model.options.bias
         entity, relation = (
             torch.from_numpy(ids).to(device) for ids in (queries.entity, queries.relation)
         )
@@ -138,7 +138,7 @@ class TripleFactors:
                 each = per_term(vectors, of_term)
                 value = positive_residuals(each, table, model.bias, targets, self.label)
         if self.layers == "last":
-            return Factors(of_term, vectors, dense, targets, value, bias=model.options.bias)
+            return Factors(of_term, vectors, dense, targets, value, bias)
         grads = vectors.new_zeros(())
         if dense is not None:
             grads = per_term(self.arithmetic.product(dense, table), of_term)
@@ -152,7 +152,7 @@ class TripleFactors:
             ):  # gains and shifts of the linear layer
                 small = small[:, -2 * vectors.shape[1] :]
             return Factors(
-                of_term, vectors, dense, targets, value, True, linears=back.linears, small=small
+                of_term, vectors, dense, targets, value, bias, linears=back.linears, small=small
             )
         entities, relations = per_term(entity, of_term), per_term(relation, of_term)
         factor_rows = None
@@ -167,7 +167,7 @@ class TripleFactors:
             back.relation_grads,
         )
         return Factors(
-            of_term, vectors, dense, targets, value, True, entity, rows, back.linears, back.small
+            of_term, vectors, dense, targets, value, bias, entity, rows, back.linears, back.small
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
@@ -120,6 +121,37 @@ def test_a_softmax_is_smoothed_as_by_pytorch(kind, loss, graph):
     ]
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("kind", [ComplEx, TuckER])
+def test_a_model_without_biases_has_the_loss_of_one_whose_biases_are_zero(kind, loss, graph):
+    plain = {"dropout": 0.0}
+    if kind is TuckER:
+        plain = {f"{part}_dropout": 0.0 for part in ("input", "relation", "hidden")}
+    model, phase = make(kind, graph, loss=loss, bias=False, **plain)
+    other, other_phase = make(kind, graph, loss=loss, **plain)
+    assert set(dict(other.named_parameters())) - set(dict(model.named_parameters())) == {"bias"}
+    assert set(other.state_dict()) - set(model.state_dict()) == {"bias"}
+    assert "bias" in other.rows_of()
+    assert "bias" not in model.rows_of()
+    other.load_state_dict({**model.state_dict(), "bias": torch.zeros_like(other.bias)})
+    whole = phase.plan(0, 0, 0)
+    totals = [
+        sum(term.weight * term.numerator for term in each.terms((), whole, whole.ids))
+        for each in (phase, other_phase)
+    ]
+    torch.testing.assert_close(*totals)
+    names = list(dict(model.named_parameters()))
+    ours, theirs = (
+        torch.autograd.grad(total, [dict(each.named_parameters())[name] for name in names])
+        for total, each in zip(totals, (model, other), strict=True)
+    )
+    for one, another in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, another)
+    queries = TripleQueries(np.array([0, 3]), np.array([0, 1]))
+    scores = [each.eval().scorer(queries).block(0, len(each.entities)) for each in (model, other)]
+    torch.testing.assert_close(*scores)
 
 
 def test_tucker_is_what_the_paper_says(graph):
