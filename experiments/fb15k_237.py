@@ -58,13 +58,8 @@ def _conve() -> Iterable[Experiment]:
     some += " --lr 1e-3 --set training.average=4 --epochs 40 --precision bf16"
     some = f"{_COMMON} --set data.unknown=keep --eval-every 5 {some}"
     yield from seeds("conve-fb15k-237-smooth", "conve", "fb15k-237", some, "smooth")
-    # more dropout
-    some = some.replace("feature_dropout=0.4", "feature_dropout=0.5").replace(
-        "hidden_dropout=0.5", "hidden_dropout=0.6"
-    )
-    some = some.replace("input_dropout=0.1", "input_dropout=0.2")
-    some = some.replace("--epochs 40", "--epochs 28 --eval-every 4").replace("--eval-every 5", "")
-    yield from seeds("conve-fb15k-237-dropped", "conve", "fb15k-237", some, "dropped")
+    # the same with more dropout
+    yield from by_recipe("conve", "fb15k-237", "wide", "dropped")
 
 
 def _bilinear() -> Iterable[Experiment]:

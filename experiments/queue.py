@@ -1,10 +1,10 @@
 """The queue: runs what has no result yet, goes on where it was stopped, keeps one result a run.
 
     python -m experiments.queue list
-    python -m experiments.queue run [--only PATTERN] [--max-time SECONDS] [--commit]
+    python -m experiments.queue run [--only PATTERN] [--jobs N] [--max-time SECONDS] [--commit]
     python -m experiments.queue judge [--only PATTERN]
     python -m experiments.queue groups
-    python -m experiments.queue open GROUP [--commit]
+    python -m experiments.queue open GROUP ... [--commit]
 
 Run folders are under ``runs/experiments`` (not in git), results under ``experiments/results``;
 after every run the page ``docs/experiments.md`` follows. With --commit the result and the page are
@@ -20,14 +20,17 @@ from __future__ import annotations
 import argparse
 import fcntl
 import json
+import math
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import IO, Any
 
 from bench.machine import ROOT
@@ -110,12 +113,15 @@ def locked(folder: Path) -> Iterator[IO[str]]:
 
 
 def run_one(
-    queue: Queue, experiment: Experiment, lock: IO[str], deadline: float | None
+    queue: Queue, experiment: Experiment, lock: IO[str], stopped: Callable[[], bool]
 ) -> tuple[int, dict[str, Any] | None]:
-    """Train until done, or until the deadline stops it with its state saved.
+    """Train until done, or until ``stopped``: then the state of the run is saved.
 
     Returns the exit code and, where that is 0, the JSON result of the run.
     """
+    if stopped():
+        return INTERRUPTED[1], None
+    say(f"{experiment.name}: {queue.state(experiment)}")
     process = subprocess.Popen(
         queue.arguments(experiment),
         stdin=subprocess.DEVNULL,
@@ -123,14 +129,15 @@ def run_one(
         text=True,
         pass_fds=(lock.fileno(),),
     )
-    try:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        out, _ = process.communicate(timeout=left)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt) as stop:
-        process.send_signal(signal.SIGTERM)
-        out, _ = process.communicate()
-        if isinstance(stop, KeyboardInterrupt):
-            raise
+    while True:
+        try:
+            out, _ = process.communicate(timeout=0.5)
+            break
+        except subprocess.TimeoutExpired:
+            if stopped():
+                process.send_signal(signal.SIGTERM)
+                out, _ = process.communicate()
+                break
     if process.returncode != 0:
         return process.returncode, None
     result: dict[str, Any] = json.loads(out.splitlines()[-1])
@@ -152,36 +159,50 @@ def run_queue(
     experiments: Sequence[Experiment],
     max_time: float | None = None,
     commit: bool = False,
+    jobs: int = 1,
 ) -> int:
-    """Run what is not done, in order. 0: all done; 1: some failed; 143: stopped by the time."""
-    deadline = None if max_time is None else time.monotonic() + max_time
-    failed = 0
-    with locked(queue.runs) as lock:
-        for experiment in experiments:
-            if queue.state(experiment) == "done":
-                continue
-            if deadline is not None and time.monotonic() >= deadline:
-                say("the time is over; run the queue again to go on")
-                return INTERRUPTED[1]
-            say(f"{experiment.name}: {queue.state(experiment)}")
-            code, result = run_one(queue, experiment, lock, deadline)
-            if result is not None:
-                path = queue.result(experiment)
-                record = make_record(experiment, result, queue.folder(experiment))
-                if queue.rounds(experiment):
-                    record["bf16"] = "products in fp32 of rounded numbers"
-                write_record(path, {**record, **judgements(queue, experiment)})
-                say(f"{experiment.name}: validation {result['valid']}")
-                written = [path, *summary.write_pages(queue.results, queue.docs)]
-                if commit:
-                    commit_files(written, f"Result of {experiment.name}")
-            elif code in INTERRUPTED or code == -signal.SIGTERM:
-                say(f"{experiment.name}: stopped; run the queue again to go on")
-                return INTERRUPTED[1]
-            else:
-                say(f"{experiment.name}: failed with exit code {code}")
-                failed += 1
-    return 1 if failed else 0
+    """Run what is not done, in order, ``jobs`` at once.
+
+    Returns 0: all done; 1: some failed; 143: stopped by the time.
+    """
+    deadline = math.inf if max_time is None else time.monotonic() + max_time
+    stop, failed = Event(), 0
+
+    def stopped() -> bool:
+        return stop.is_set() or time.monotonic() >= deadline
+
+    waiting = [each for each in experiments if queue.state(each) != "done"]
+    with locked(queue.runs) as lock, ThreadPoolExecutor(jobs) as pool:
+        runs = {pool.submit(run_one, queue, each, lock, stopped): each for each in waiting}
+        try:
+            for run in as_completed(runs):
+                experiment, (code, result) = runs[run], run.result()
+                if result is not None:
+                    written = _record(queue, experiment, result)
+                    if commit:
+                        commit_files(written, f"Result of {experiment.name}")
+                elif code in INTERRUPTED or code == -signal.SIGTERM:
+                    if queue.state(experiment) == "started":
+                        say(f"{experiment.name}: stopped; run the queue again to go on")
+                    stop.set()
+                else:
+                    say(f"{experiment.name}: failed with exit code {code}")
+                    failed += 1
+        except BaseException:
+            stop.set()  # those that run save their state and end
+            raise
+    return INTERRUPTED[1] if stop.is_set() else 1 if failed else 0
+
+
+def _record(queue: Queue, experiment: Experiment, result: dict[str, Any]) -> list[Path]:
+    """Write the result of a finished run, and the page; the paths of both."""
+    path = queue.result(experiment)
+    record = make_record(experiment, result, queue.folder(experiment))
+    if queue.rounds(experiment):
+        record["bf16"] = "products in fp32 of rounded numbers"
+    write_record(path, {**record, **judgements(queue, experiment)})
+    say(f"{experiment.name}: validation {result['valid']}")
+    return [path, *summary.write_pages(queue.results, queue.docs)]
 
 
 def judge_again(queue: Queue, experiments: Sequence[Experiment]) -> int:
@@ -242,13 +263,14 @@ def _terminate(_number: int, _frame: object) -> None:
 def main(arguments: Sequence[str] | None = None, queue: Queue | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("verb", choices=("list", "run", "judge", "groups", "open"))
-    parser.add_argument("group", nargs="?", help="open: the group")
+    parser.add_argument("groups", nargs="*", metavar="GROUP", help="open: the groups")
     parser.add_argument("--only", metavar="PATTERN", help="names that contain this")
+    parser.add_argument("--jobs", type=int, default=1, help="how many run at once (1)")
     parser.add_argument("--max-time", type=float, metavar="SECONDS", help="then stop and save")
     parser.add_argument("--commit", action="store_true", help="commit each result by itself")
     options = parser.parse_args(arguments)
     queue = queue or Queue()
-    if (options.group is None) == (options.verb == "open"):
+    if bool(options.groups) != (options.verb == "open"):
         parser.error("a GROUP is what open needs, and no other command takes")
     chosen = select(options.only, EXPERIMENTS)
     if not chosen:
@@ -262,10 +284,10 @@ def main(arguments: Sequence[str] | None = None, queue: Queue | None = None) -> 
     signal.signal(signal.SIGTERM, _terminate)
     try:
         if options.verb == "open":
-            return open_and_report(queue, options.group, options.commit)
+            return max(open_and_report(queue, each, options.commit) for each in options.groups)
         if options.verb == "judge":
             return judge_again(queue, chosen)
-        return run_queue(queue, chosen, options.max_time, options.commit)
+        return run_queue(queue, chosen, options.max_time, options.commit, options.jobs)
     except QueueBusyError as error:
         say(str(error))
         return 2

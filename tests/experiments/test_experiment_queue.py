@@ -88,6 +88,17 @@ def test_the_deadline_stops_a_run_and_the_next_queue_goes_on(queue):
     assert queue.state(slow[0]) == "done"
 
 
+def test_several_runs_at_once(queue):
+    slow, quick = (
+        seeds(name, "sasrec", "beauty", option, count=2)
+        for name, option in (("slow", "--slow"), ("quick", "--lr 1"))
+    )
+    assert run_queue(queue, [*slow, *quick], max_time=8.0, jobs=4) == 143
+    assert [queue.state(e) for e in (*slow, *quick)] == ["started"] * 2 + ["done"] * 2
+    assert run_queue(queue, [*slow, *quick], jobs=2) == 0
+    assert {queue.state(e) for e in (*slow, *quick)} == {"done"}
+
+
 def test_a_failed_run_does_not_stop_the_others(queue):
     chosen = [
         Experiment("bad", "sasrec", "beauty", ("--fail",), 0),
