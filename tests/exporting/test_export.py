@@ -38,6 +38,7 @@ FAST = {
     ("sasrec-ce", "onnx"), ("bprmf", "faiss"), ("bprmf", "numpy"), ("complex-sampled", "numpy"),
     ("slim", "numpy"), ("conve", "faiss"), ("rotate", "torch"), ("sasrec-events", "onnx"),
     ("tisasrec-events", "torch"), ("tisasrec-features", "torch"), ("sasrec-features", "onnx"),
+    ("complex-n3", "faiss"),
 }  # fmt: skip
 
 

@@ -62,7 +62,7 @@ def write_faiss(loaded: LoadedRun, out: Path, sample: Sample) -> tuple[list[Path
             scorer = model.scorer(queries)
             assert isinstance(scorer, FactorScorer)
             found, shift = scorer.vectors, scorer.query_bias
-            if scorer.catalog.bias is not None:
+            if isinstance(model, FactorizedTripleModel):
                 found = torch.nn.functional.pad(found, (0, 1), value=1.0)
             # one more: the query's own node is taken out where it has a score of its own
             own = isinstance(scorer, SelfScorer)
