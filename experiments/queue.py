@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import IO, Any
 
 from bench.machine import ROOT
@@ -161,37 +161,36 @@ def run_queue(
     commit: bool = False,
     jobs: int = 1,
 ) -> int:
-    """Run what is not done, in order, ``jobs`` at once.
-
-    Returns 0: all done; 1: some failed; 143: stopped by the time.
-    """
+    """Run what is not done, ``jobs`` at once. 0: all done; 1: some failed; 143: stopped."""
     deadline = math.inf if max_time is None else time.monotonic() + max_time
-    stop, failed = Event(), 0
+    stop, writing = Event(), Lock()
 
     def stopped() -> bool:
         return stop.is_set() or time.monotonic() >= deadline
 
-    waiting = [each for each in experiments if queue.state(each) != "done"]
+    def fails(experiment: Experiment) -> bool:
+        code, result = run_one(queue, experiment, lock, stopped)
+        if result is not None:
+            with writing:
+                written = _record(queue, experiment, result)
+                if commit:
+                    commit_files(written, f"Result of {experiment.name}")
+        elif code in INTERRUPTED or code == -signal.SIGTERM:
+            stop.set()
+            if queue.state(experiment) == "started":
+                say(f"{experiment.name}: stopped; run the queue again to go on")
+        else:
+            say(f"{experiment.name}: failed with exit code {code}")
+        return result is None
+
     with locked(queue.runs) as lock, ThreadPoolExecutor(jobs) as pool:
-        runs = {pool.submit(run_one, queue, each, lock, stopped): each for each in waiting}
+        runs = [pool.submit(fails, each) for each in experiments if queue.state(each) != "done"]
         try:
-            for run in as_completed(runs):
-                experiment, (code, result) = runs[run], run.result()
-                if result is not None:
-                    written = _record(queue, experiment, result)
-                    if commit:
-                        commit_files(written, f"Result of {experiment.name}")
-                elif code in INTERRUPTED or code == -signal.SIGTERM:
-                    if queue.state(experiment) == "started":
-                        say(f"{experiment.name}: stopped; run the queue again to go on")
-                    stop.set()
-                else:
-                    say(f"{experiment.name}: failed with exit code {code}")
-                    failed += 1
+            failed = [run.result() for run in as_completed(runs)]
         except BaseException:
             stop.set()  # those that run save their state and end
             raise
-    return INTERRUPTED[1] if stop.is_set() else 1 if failed else 0
+    return INTERRUPTED[1] if stop.is_set() else int(any(failed))
 
 
 def _record(queue: Queue, experiment: Experiment, result: dict[str, Any]) -> list[Path]:

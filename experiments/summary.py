@@ -30,6 +30,7 @@ checkpoint that was selected on validation.
 ```sh
 make experiments                                             # run what has no result yet
 make experiments ARGS="--only conve-umls --max-time 3600"    # some of it, for an hour
+make experiments ARGS="--only complex-fb15k --jobs 3"        # several at once, as on a GPU
 python -m experiments.queue groups                           # the groups, sealed or opened
 python -m experiments.queue open conve-umls-settings         # the test figures of a group
 ```
