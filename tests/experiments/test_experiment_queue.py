@@ -93,7 +93,7 @@ def test_several_runs_at_once(queue):
         seeds(name, "sasrec", "beauty", option, count=2)
         for name, option in (("slow", "--slow"), ("quick", "--lr 1"))
     )
-    assert run_queue(queue, [*slow, *quick], max_time=8.0, jobs=4) == 143
+    assert run_queue(queue, [*slow, *quick], max_time=20.0, jobs=4) == 143
     assert [queue.state(e) for e in (*slow, *quick)] == ["started"] * 2 + ["done"] * 2
     assert run_queue(queue, [*slow, *quick], jobs=2) == 0
     assert {queue.state(e) for e in (*slow, *quick)} == {"done"}
