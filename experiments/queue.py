@@ -264,7 +264,9 @@ def main(arguments: Sequence[str] | None = None, queue: Queue | None = None) -> 
     parser.add_argument("verb", choices=("list", "run", "judge", "groups", "open"))
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="open: the groups")
     parser.add_argument("--only", metavar="PATTERN", help="names that contain this")
-    parser.add_argument("--jobs", type=int, default=1, help="how many run at once (1)")
+    parser.add_argument(
+        "--jobs", type=int, default=1, choices=range(1, 65), metavar="N", help="runs at once"
+    )
     parser.add_argument("--max-time", type=float, metavar="SECONDS", help="then stop and save")
     parser.add_argument("--commit", action="store_true", help="commit each result by itself")
     options = parser.parse_args(arguments)
