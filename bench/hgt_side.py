@@ -7,8 +7,8 @@
 ``guide``: 66,903 nodes of 10 types, 100,000 links of 15 relations, which are 200,000 messages of 30
 kinds; ``primekg``: 129,375 nodes, 4,050,249 links of 30 relations, 8.1 million messages. Width 512,
 hidden 256, 2 layers, 8 heads. Every side trains the same model on as many scored pairs: at most a
-fifth of a relation's links against 64 drawn ends a side (:mod:`bench.link_step`); all other links
-pass messages. No contrast: a made graph has no similar nodes. An "epoch" of the report is one
+fifth of a relation's links against 64 drawn nodes of each type (:mod:`bench.link_step`); all other
+links pass messages. No contrast: a made graph has no similar nodes. An "epoch" of the report is one
 optimizer step. ``--steps`` and ``--warm`` count passes, of which a step of the other sides has
 ``--passes``; hasten encodes once a step. Reported besides: bytes before the first step, those of
 Adam's moments, and what a step takes above both.

@@ -85,8 +85,11 @@ class LinkStep(nn.Module):
     """The model of a side, and its training step.
 
     scored: links of each relation that a step scores. passes: shares that the scored links are
-    scored in, each after an encoding of its own, as the HGT guide trains.
+    scored in, each after an encoding of its own, as the HGT guide trains. kinds: [2, R] the types
+    of the drawn tails, and of the drawn heads.
     """
+
+    kinds: Tensor
 
     def __init__(self, made: MadeGraph, encoder: nn.Module, scored: int, passes: int) -> None:
         super().__init__()
@@ -97,9 +100,9 @@ class LinkStep(nn.Module):
         self.head, self.relation, self.tail = (
             torch.from_numpy(part) for part in (made.head, made.relation, made.tail)
         )
-        kinds = torch.from_numpy(made.ends).flip(1)  # drawn tails, then drawn heads
-        self.first = torch.from_numpy(made.offsets)[kinds][..., None]
-        self.sizes = torch.from_numpy(made.sizes)[kinds][..., None]
+        self.register_buffer("kinds", torch.from_numpy(made.ends).T.flip(0).contiguous())
+        self.first = torch.from_numpy(made.offsets)[:-1, None]
+        self.sizes = torch.from_numpy(made.sizes)[:, None]
         self.scored, self.passes = scored, passes
         self.optimizer = torch.optim.Adam(self.parameters(), 1e-3, fused=True)
         self.shares: list[Tensor] = []
@@ -132,23 +135,23 @@ class LinkStep(nn.Module):
         return self.scored_loss(self.encoder(self.keep, wanted), place)
 
     def nodes(self, links: Tensor) -> tuple[Tensor, Tensor]:
-        """The distinct nodes of links [R, n] and of drawn ends, and the place of each among them.
+        """The distinct nodes of links [R, n] and drawn ends, and the place of each among them.
 
-        Places are [R, 2n + 2·NEGATIVES]: of heads, tails, drawn tails and drawn heads.
+        Places are [2R·n + T·NEGATIVES]: of heads, tails, and the drawn nodes of each type, which
+        all relations with ends of the type share.
         """
-        drawn = (torch.rand(len(links), 2, NEGATIVES) * self.sizes).long() + self.first
-        nodes = torch.cat([self.head[links], self.tail[links], drawn.flatten(1)], 1)
+        drawn = (torch.rand(len(self.sizes), NEGATIVES) * self.sizes).long() + self.first
+        nodes = torch.cat([each.flatten() for each in (self.head[links], self.tail[links], drawn)])
         wanted, place = torch.unique(nodes, return_inverse=True)
         return wanted, place
 
     def scored_loss(self, vectors: Tensor, place: Tensor) -> Tensor:
         """The sum over links, from the vectors of the distinct nodes."""
-        relations, count = len(place), (place.shape[1] - 2 * NEGATIVES) // 2
-        rows = take(vectors, place.flatten())
-        parts = torch.split(
-            rows.view(relations, -1, WIDTH), [count, count, NEGATIVES, NEGATIVES], 1
-        )
-        head, tail, tails, heads = parts
+        of_drawn = len(self.sizes) * NEGATIVES
+        rows = take(vectors, place)
+        head, tail = rows[:-of_drawn].view(2, len(self.relations), -1, WIDTH)
+        drawn = rows[-of_drawn:].view(-1, NEGATIVES, WIDTH)
+        tails, heads = drawn[self.kinds[0]], drawn[self.kinds[1]]
         weight = (self.relations * WIDTH**-0.5)[:, None]
         given, bias = head * weight, self.bias[:, None]
         total = F.softplus(-(given * tail).sum(-1) - bias).sum()

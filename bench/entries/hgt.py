@@ -9,8 +9,8 @@ LAYER = "python -m bench.edge_attention_side --threads {threads}"
 STEP = "python -m bench.hgt_side --threads {threads}"
 MODEL = (
     f"HGT with 2 layers, hidden 256, 8 heads, width 512, vectors of every node, fp32, on {GRAPH}. "
-    "A step scores 1,333 links of each of 15 relations against 64 drawn ends a side; the other "
-    "links pass messages both ways. An epoch is one optimizer step with fused Adam."
+    "A step scores 1,333 links of each of 15 relations against 64 drawn nodes of each type; the "
+    "other links pass messages both ways. An epoch is one optimizer step with fused Adam."
 )
 
 

@@ -142,12 +142,12 @@ def test_the_loss_is_that_of_single_links_against_the_drawn_ends(graph):
     state = torch.get_rng_state()
     found = step.loss(links)
     torch.set_rng_state(state)
-    share, total = torch.rand(len(ENDS), 2, NEGATIVES), 0.0
+    share, total = torch.rand(len(SIZES), NEGATIVES), 0.0
     offsets = graph.offsets.tolist()
     for r, (s, t) in enumerate(ENDS):
         scores = (table * step.relations[r]) @ table.T / WIDTH**0.5
-        tails = offsets[t] + (share[r, 0] * SIZES[t]).long()
-        heads = offsets[s] + (share[r, 1] * SIZES[s]).long()
+        tails = offsets[t] + (share[t] * SIZES[t]).long()
+        heads = offsets[s] + (share[s] * SIZES[s]).long()
         for link in links[r].tolist():
             one, other = graph.head[link], graph.tail[link]
             total += F.softplus(-scores[one, other])

@@ -1,9 +1,10 @@
-"""The link loss: of all relations at once, with few kernel launches, or one by one for a CPU.
+"""The link loss: of all types of candidates at once, with few kernel launches, or one by one.
 
-The links of a relation are scored against candidate tails, and again against candidate heads. At
-once, the queries of both are arranged in blocks of :data:`BLOCK` slots of one relation and side,
-and the candidates in lists of the same length: the scores are one batched product over blocks.
-Slots and candidates beyond a relation's own are marked as known, which adds nothing to the loss.
+Each link is two queries, one for its tail and one for its head. Queries whose answers are of the
+same type of nodes share their candidates. At once, the queries are arranged in blocks of
+:data:`BLOCK` slots of one type, and the candidates in lists of the same length: the scores are one
+batched product over blocks. Slots and candidates beyond those of a type are marked as known, which
+adds nothing to the loss. One by one, for a CPU, each type is one product.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ BLOCK = 128
 
 @dataclass(frozen=True, eq=False)
 class LinkBlocks:
-    """L links in B blocks of slots, and the C candidates of each of G relations and sides.
+    """L links in B blocks of slots, and the C candidates of each of G types of nodes.
 
     nodes: int64 [2L + G·C] heads, tails and candidates, as indices of the vectors; relation: int64
     [2L] of heads and tails; slot: int64 [B·BLOCK], the head or tail of each slot; group: int64 [B];
@@ -78,28 +79,33 @@ class LinkBlocks:
             place, real = _padded(sizes, slots)
             links, relation, begin = links[place], np.repeat(kinds, slots), np.cumsum(slots) - slots
             weight = torch.from_numpy(real.astype(np.float32))
-        count = len(links)
-        groups = [(kind, side) for side in (0, 1) for kind in range(len(kinds))]
-        lists = [sampler.negatives(batch, int(kinds[kind]), side) for kind, side in groups]
+        count, ends = len(links), graph.ends(links)
+        of_kinds = [sampler.candidate_types(kinds, side) for side in (0, 1)]
+        types = np.unique(of_kinds)
+        lists = [sampler.negatives(batch, each) for each in types.tolist()]
         width = max([most, *map(len, lists)])
         candidates = np.full((len(lists), width), wanted[0] if len(wanted) else 0)
-        blocks = -(-slots // BLOCK)
-        group = np.repeat(np.arange(len(groups)), np.tile(blocks, 2))
+        of_types = sum(
+            np.bincount(np.searchsorted(types, of), slots, len(types)) for of in of_kinds
+        )
+        blocks = -(-np.asarray(of_types, np.int64) // BLOCK)
+        group = np.repeat(np.arange(len(types)), blocks)
         slot = np.zeros(len(group) * BLOCK, np.int64)
         adds_query = [sampler.adds_query(int(kind)) for kind in kinds]
         unknown = np.zeros((len(slot), width + any(adds_query)), bool)
-        ends, first = graph.ends(links), 0
-        for number, (kind, side) in enumerate(groups):
-            link_rows, negatives = np.arange(begin[kind], begin[kind] + sizes[kind]), lists[number]
-            candidates[number, : len(negatives)] = negatives
-            rows = slice(first, first + len(link_rows))
-            slot[rows] = link_rows + side * count
-            given, answer = (each[link_rows] for each in (ends[side], ends[1 - side]))
-            known = sampler.unknown(int(kinds[kind]), side, given, answer, negatives)
-            unknown[rows, : len(negatives)] = known[:, : len(negatives)].numpy()
-            if adds_query[kind]:
-                unknown[rows, -1] = known[:, -1].numpy()
-            first += BLOCK * int(blocks[kind])
+        starts = BLOCK * (np.cumsum(blocks) - blocks)
+        for number, negatives in enumerate(lists):
+            first, candidates[number, : len(negatives)] = int(starts[number]), negatives
+            for side, kind in zip(*np.nonzero(np.equal(of_kinds, types[number])), strict=True):
+                link_rows = np.arange(begin[kind], begin[kind] + sizes[kind])
+                rows = slice(first, first + len(link_rows))
+                slot[rows] = link_rows + side * count
+                given, answer = (each[link_rows] for each in (ends[side], ends[1 - side]))
+                known = sampler.unknown(int(kinds[kind]), side, given, answer, negatives)
+                unknown[rows, : len(negatives)] = known[:, : len(negatives)].numpy()
+                if adds_query[kind]:
+                    unknown[rows, -1] = known[:, -1].numpy()
+                first += int(slots[kind])
         nodes = np.searchsorted(wanted, np.concatenate([*ends, candidates.reshape(-1)]))
         parts = [nodes, np.tile(relation, 2), slot, group, unknown]
         blocks_of_links = cls(*map(torch.from_numpy, parts))
@@ -119,11 +125,13 @@ def link_loss(
     queries: Queries,
     blocks: LinkBlocks,
     vectors: Tensor,
-) -> Tensor:
-    """The sum over the links. queries: :meth:`.links.LinkModel.queries`, of a relation per row."""
+) -> tuple[Tensor, Tensor]:
+    """The sum over the links, and the vectors [2L, D] of their ends, heads first."""
     full, end_count = accumulation_dtype(vectors), len(blocks.relation)
-    rows = vectors.index_select(0, blocks.nodes).to(autocast_dtype(vectors))
-    ends, candidates = torch.split(rows, [end_count, len(rows) - end_count])
+    rows = vectors.index_select(0, blocks.nodes)
+    given, candidates = torch.split(rows, [end_count, len(rows) - end_count])
+    lower = autocast_dtype(vectors)
+    ends, candidates = given.to(lower), candidates.to(lower)
     query_vectors, bias, self_score = queries(ends, blocks.relation)
     if loss == "softmax":
         # its gradient is zero up to rounding, which Adam would amplify
@@ -145,11 +153,11 @@ def link_loss(
     scores = scores + bias.index_select(0, blocks.slot)[:, None]
     total = negative_loss(loss, true.index_select(0, blocks.slot), scores, blocks.unknown) / 2
     if loss != "logistic":  # that of padding is 0, as no candidate counts
-        return total
+        return total, given
     of_links = F.softplus(-true[:links])
     if blocks.weight is not None:
         of_links = of_links * blocks.weight.to(full)
-    return total + of_links.sum()
+    return total + of_links.sum(), given
 
 
 def negative_loss(loss: LinkLoss, true: Tensor, scores: Tensor, unknown: Tensor) -> Tensor:
@@ -161,75 +169,85 @@ def negative_loss(loss: LinkLoss, true: Tensor, scores: Tensor, unknown: Tensor)
     return (F.softplus(scores) * weight).sum()
 
 
-def losses_by_relation(
+def losses_by_type(
     sampler: LinkSampler,
     batch: Batch,
     queries_of: Queries,
     vectors: Tensor,
     wanted: Int64,
     links: Int64,
-) -> Tensor:
-    """The sum over these links (sorted by relation), one relation after the other: for a CPU."""
-    graph, loss = sampler.graph, sampler.sampling.loss
-    total = vectors.new_zeros((), dtype=accumulation_dtype(vectors))
-    kinds, begin = np.unique(graph.kind(links), return_index=True)
-    groups = []
-    for kind, part in zip(kinds.tolist(), np.split(links, begin[1:]), strict=True):
-        sampled = [sampler.negatives(batch, kind, side) for side in (0, 1)]
-        groups.append((kind, [*graph.ends(part), *sampled]))
-    for (kind, (head, tail, *candidates)), rows in zip(
-        groups, _rows_of_groups(vectors, wanted, [nodes for _, nodes in groups]), strict=True
-    ):
-        left, right, *tables = rows
-        (queries, bias, self_score), of_tails = queries_of(left, kind), queries_of(right, kind)[0]
-        if not sampler.adds_query(kind):
-            self_score = None
-        if loss == "softmax":
-            # its gradient is zero up to rounding, which Adam would amplify
-            bias = bias.detach()
-        query_tables, ends = (queries, of_tails), (left, right)
-        for side, (nodes, answer) in enumerate(((head, tail), (tail, head))):
-            products = query_tables[side][: len(nodes), :] * ends[1 - side][: len(nodes), :]
-            true = products.sum(1, dtype=total.dtype) + bias
-            if self_score is not None:
-                true = true + self_score * torch.from_numpy(head == tail)
-            if loss == "logistic" and side == 0:
-                total = total + F.softplus(-true).sum()
-            scores = (query_tables[side] @ tables[side].T)[: len(nodes), : len(candidates[side])]
-            scores = scores.to(total.dtype)
-            if self_score is not None:
-                products = query_tables[side][: len(nodes), :] * ends[side][: len(nodes), :]
-                of_itself = products.sum(1, dtype=total.dtype) + self_score
-                scores = torch.cat([scores, of_itself[:, None]], dim=1)
-            scores = scores + bias
-            unknown = sampler.unknown(kind, side, nodes, answer, candidates[side])
-            total = total + negative_loss(loss, true, scores, unknown) / 2
-    return total
+) -> tuple[Tensor, Tensor]:
+    """:func:`link_loss` of links sorted by relation, one type of candidates after the other."""
+    loss, count, full = sampler.sampling.loss, len(links), accumulation_dtype(vectors)
+    if not count:
+        return vectors.new_zeros((), dtype=full), vectors.new_empty((0, vectors.shape[1]))
+    relation, ends = np.tile(sampler.graph.kind(links), 2), sampler.graph.ends(links)
+    groups = list(_groups_of_queries(sampler, batch, relation, ends))
+    # under autocast products should have few shapes (see rounded_rows): the last row is repeated
+    shaped = _rounded if pads_tokens(vectors.device) else np.asarray
+    lists = [shaped(each.candidates) for each in groups]
+    # a single gather: each would cost a gradient of all vectors
+    rows = vectors.index_select(0, places(wanted, np.concatenate([*ends, *lists])))
+    of_ends, *tables = torch.split(rows, [2 * count, *map(len, lists)])
+    lower = autocast_dtype(vectors)
+    given = of_ends.to(lower)
+    answers = torch.cat([given[count:], given[:count]])
+    queries, bias, self_score = queries_of(given, torch.from_numpy(relation))
+    true = (queries * answers).sum(1, dtype=full)
+    if loss == "logistic":  # a softmax is the same without
+        true = true + bias
+    of_itself = None
+    if self_score is not None and any(each.adds_query for each in groups):
+        head, tail = map(torch.from_numpy, ends)
+        true = true + self_score * (head == tail).repeat(2)
+        of_itself = (queries * given).sum(1, dtype=full) + self_score
+    total = F.softplus(-true[:count]).sum() if loss == "logistic" else true.new_zeros(())
+    for group, table in zip(groups, tables, strict=True):
+        members = torch.from_numpy(group.members)
+        of_group = queries.index_select(0, torch.from_numpy(shaped(group.members)))
+        scores = (of_group @ table.to(lower).T)[: len(members), : len(group.candidates)].to(full)
+        if group.adds_query:
+            assert of_itself is not None
+            scores = torch.cat([scores, of_itself.index_select(0, members)[:, None]], dim=1)
+        if loss == "logistic":
+            scores = scores + bias.index_select(0, members)[:, None]
+        own = true.index_select(0, members)
+        total = total + negative_loss(loss, own, scores, group.unknown) / 2
+    return total, of_ends
 
 
-def _rows_of_groups(
-    vectors: Tensor, wanted: Int64, groups: Sequence[Sequence[Int64]]
-) -> Iterator[Sequence[Tensor]]:
-    """For each relation, the rows of each of its lists of nodes, in autocast's precision.
+@dataclass(frozen=True, eq=False)
+class _GroupOfQueries:
+    """Queries with the same candidates. members: int64 [B], which of the queries they are.
 
-    Under autocast on a CPU a list's rows are followed by copies of the last one, so that products
-    have few shapes (see :func:`rounded_rows`).
-
-    Relations are gathered together until they need as many rows as there are vectors. Each gather
-    costs a gradient of all vectors; a single gather would hold the gradients of all rows.
+    candidates: int64 [M]; unknown: bool [B, M], or [B, M + 1] if adds_query (:class:`LinkBlocks`).
     """
-    exact = not pads_tokens(vectors.device)
-    pending: list[Sequence[Int64]] = []
-    for number, group in enumerate(groups, 1):
-        pending.append(group)
-        nodes = [each if exact else _rounded(each) for group in pending for each in group]
-        if number < len(groups) and sum(map(len, nodes)) < len(vectors):
-            continue
-        rows = vectors.index_select(0, places(wanted, np.concatenate(nodes)))
-        rows = rows.to(autocast_dtype(vectors))
-        pieces = iter(torch.split(rows, [len(each) for each in nodes]))
-        yield from [[next(pieces) for _ in group] for group in pending]
-        pending = []
+
+    members: Int64
+    candidates: Int64
+    unknown: Tensor
+    adds_query: bool
+
+
+def _groups_of_queries(
+    sampler: LinkSampler, batch: Batch, relation: Int64, ends: Sequence[Int64]
+) -> Iterator[_GroupOfQueries]:
+    """The queries by the type of their answers. relation: int64 [2L], of heads, then of tails."""
+    count = len(relation) // 2
+    kinds, begin = np.unique(relation[:count], return_index=True)
+    spans = np.split(np.arange(count), begin[1:])
+    of_kinds = [sampler.candidate_types(kinds, side) for side in (0, 1)]
+    for each in np.unique(of_kinds):
+        candidates, members, parts = sampler.negatives(batch, int(each)), [], []
+        pairs = np.argwhere(np.equal(of_kinds, each)).tolist()
+        adds_query = any(sampler.adds_query(int(kinds[number])) for _, number in pairs)
+        for side, number in pairs:
+            of_links, kind = spans[number], int(kinds[number])
+            given, answer = ends[side][of_links], ends[1 - side][of_links]
+            unknown = sampler.unknown(kind, side, given, answer, candidates)
+            parts.append(F.pad(unknown, (0, len(candidates) + adds_query - unknown.shape[1])))
+            members.append(of_links + side * count)
+        yield _GroupOfQueries(np.concatenate(members), candidates, torch.cat(parts), adds_query)
 
 
 def _rounded(nodes: Int64) -> Int64:

@@ -29,10 +29,10 @@ class LinkSampling:
     """How the links and negatives of a step are sampled.
 
     batch_size: links per relation (mode neighbors: nodes). share: at most this share of the links
-    of a relation. steps: per epoch, None: until every link was scored once. negatives: nodes per
-    relation and side. loss: binary cross-entropy, or cross-entropy over all negatives. self_score:
-    whether nodes have a score with themselves, and are negatives of their own queries. n3: weight
-    of the cubes of both ends of each link. excluded: by relation, whether nodes are no answers to
+    of a relation. steps: per epoch, None: until every link was scored once. negatives: nodes of
+    each type. loss: binary cross-entropy, or cross-entropy over all negatives. self_score: whether
+    nodes have a score with themselves, and are negatives of their own queries. n3: weight of the
+    cubes of both ends of each link. excluded: by relation, whether nodes are no answers to
     themselves, so no negatives of their own queries. filtered: whether known answers of a query are
     no negatives of it; else only the other end of the link is none.
     """
@@ -60,7 +60,7 @@ class LinkSampler:
         self.bounds = graph.links.bounds
         self._orders: LastValueCache[list[IntArray]] = LastValueCache()
         self._node_order: LastValueCache[Tensor] = LastValueCache()
-        self._negatives: LastValueCache[dict[tuple[int, int], Int64]] = LastValueCache()
+        self._negatives: LastValueCache[dict[int, Int64]] = LastValueCache()
 
     @cached_property
     def _linked(self) -> Int64:
@@ -142,19 +142,23 @@ class LinkSampler:
         chosen = integers(degree, base, torch.from_numpy(nodes)).numpy()
         return np.unique(incident[offsets[nodes] + chosen].astype(np.int64) % self.links)
 
-    def negatives(self, batch: Batch, relation: int, side: int) -> Int64:
-        """Candidate tails (side 0) or heads (1) of a relation: nodes of its type, ascending."""
+    def candidate_types(self, relations: Int64, side: int) -> Int64:
+        """The types of the candidate tails (side 0) or heads (1) of relations."""
         types = self.graph.types
-        kind = (types.target, types.source)[side][relation]
+        return (types.target, types.source)[side][relations]
+
+    def negatives(self, batch: Batch, kind: int) -> Int64:
+        """Candidates for the queries of a step whose answers are of this type, ascending."""
+        types = self.graph.types
         first, size = int(types.offsets[kind]), int(types.sizes[kind])
         if size <= self.sampling.negatives:
             return np.arange(first, first + size)
         sampled = self._negatives.get(batch.key, dict)
-        if (relation, side) not in sampled:
-            base = key(batch.seed, Stream.NEGATIVES, batch.epoch, batch.index, relation, side)
+        if kind not in sampled:
+            base = key(batch.seed, Stream.NEGATIVES, batch.epoch, batch.index, kind)
             nodes = integers(size, base, torch.arange(self.sampling.negatives)).numpy()
-            sampled[relation, side] = np.unique(first + nodes)
-        return sampled[relation, side]
+            sampled[kind] = np.unique(first + nodes)
+        return sampled[kind]
 
     def unknown(
         self, relation: int, side: int, given: Int64, answer: Int64, candidates: Int64

@@ -5,10 +5,10 @@ and its reverse pass no messages. With the score p(h, r, t) of a link, the losse
 
 - link, logistic: ``softplus(-p) + (mean over negatives t' of softplus(p(h, r, t'))) / 2`` + the
   same over negative heads h'. Softmax: ``(log(exp p + sum over t' of exp p(h, r, t')) - p) / 2`` +
-  the same over h'. Negatives are sampled once per step, relation and side, from the nodes of the
-  right type. With self-scores, the given node is one more negative of relations within its type. A
-  negative that is a known answer in training is ignored; without filtering only t and h themselves
-  are, so that links of the same query compete with each other ("1-vs-all");
+  the same over h'. Negatives are sampled once per step and type of nodes, and shared by all
+  queries for nodes of the type. With self-scores, the given node is one more negative of relations
+  within its type. A negative that is a known answer in training is ignored; without filtering only
+  t and h themselves are, so that links of the same query compete with each other ("1-vs-all");
 - n3: ``sum over k of |z_h,k|³ + |z_t,k|³``, the cubes of both ends (Lacroix et al. 2018);
 - contrast: similar nodes against other nodes (:mod:`.contrastive`).
 
@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from hasten.arrays import Int64
 from hasten.objectives.base import Batch, Encoded, Phase, Term
 from hasten.objectives.contrastive import Contrast, Similar
-from hasten.objectives.link_blocks import LinkBlocks, link_loss, losses_by_relation, places
+from hasten.objectives.link_blocks import LinkBlocks, link_loss, losses_by_type, places
 from hasten.objectives.link_sampling import LinkSampler, LinkSampling
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.graph.message_graph import MessageGraph
@@ -64,13 +64,10 @@ class LinkModel(Protocol):
         """[S, D] the same from the neighborhoods of the wanted nodes."""
         ...
 
-    def queries(
-        self, vectors: Tensor, relation: int | Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def queries(self, vectors: Tensor, relation: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         """[B, D] vectors to multiply with the other end, the relation's bias, and its self-score.
 
-        The last is added to the score of a node with itself; None: nothing is. relation: of all
-        vectors, or int64 [B] of each.
+        The last is added to the score of a node with itself; None: nothing is. relation: int64 [B].
         """
         ...
 
@@ -171,8 +168,9 @@ class LinkPhase(Phase):
         """The nodes whose vectors the terms of these examples need, ascending."""
         links = ids[ids < self.links]
         nodes = [*self.graph.ends(links)]
-        for relation in np.unique(self.graph.kind(links)).tolist():
-            nodes += [self.sampler.negatives(batch, relation, side) for side in (0, 1)]
+        relations = np.unique(self.graph.kind(links))
+        kinds = np.unique([self.sampler.candidate_types(relations, side) for side in (0, 1)])
+        nodes += [self.sampler.negatives(batch, kind) for kind in kinds.tolist()]
         anchors = ids[ids >= self.links] - self.links
         if self.contrast is not None and len(anchors):
             nodes += list(self.contrast.nodes(batch, anchors))
@@ -245,14 +243,14 @@ class LinkPhase(Phase):
         inputs: LinkInputs = self.on_device(batch, ids)
         vectors = encoded[0] if encoded else self.model.encode_some(inputs.encode)
         if inputs.blocks is None:
-            loss = losses_by_relation(
+            loss, ends = losses_by_type(
                 self.sampler, batch, self.model.queries, vectors, inputs.wanted, inputs.links
             )
         else:
-            loss = link_loss(self.sampling.loss, self.model.queries, inputs.blocks, vectors)
+            loss, ends = link_loss(self.sampling.loss, self.model.queries, inputs.blocks, vectors)
         terms = [Term("link", loss, batch.denominators["examples"], factor=inputs.factor)]
         if self.sampling.n3:
-            cubes = self._cubes(inputs, vectors)
+            cubes = _sum_of_cubes(ends, None if inputs.blocks is None else inputs.blocks.weight)
             weight, factor = self.sampling.n3, inputs.factor
             factor = None if factor is None else factor * weight
             terms.append(Term("n3", cubes, batch.denominators["examples"], weight, factor))
@@ -266,15 +264,14 @@ class LinkPhase(Phase):
             terms.append(Term("contrast", loss, batch.denominators["anchors"], weight))
         return terms
 
-    def _cubes(self, inputs: LinkInputs, vectors: Tensor) -> Tensor:
-        """The sum of the cubes of both ends of the links (Lacroix et al. 2018, N3)."""
-        of_nodes = vectors.abs().pow(3).sum(1, dtype=accumulation_dtype(vectors))
-        if inputs.blocks is None:
-            ends = places(inputs.wanted, np.concatenate(self.graph.ends(inputs.links)))
-            return of_nodes.index_select(0, ends).sum()
-        nodes, weight = inputs.blocks.nodes[: len(inputs.blocks.relation)], inputs.blocks.weight
-        cubes = of_nodes.index_select(0, nodes)
-        return cubes.sum() if weight is None else cubes @ weight.to(cubes).repeat(2)
+
+def _sum_of_cubes(ends: Tensor, weight: Tensor | None) -> Tensor:
+    """The cubes of the vectors [2L, D] of both ends of L links (Lacroix et al. 2018, N3).
+
+    weight: [L], of the links; None: all are 1.
+    """
+    cubes = ends.abs().pow(3).sum(1, dtype=accumulation_dtype(ends))
+    return cubes.sum() if weight is None else cubes @ weight.to(cubes).repeat(2)
 
 
 def _normalized(vectors: Tensor, nodes: Tensor, lengths: list[int]) -> Sequence[Tensor]:

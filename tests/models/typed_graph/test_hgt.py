@@ -19,7 +19,7 @@ from hasten.models.typed_graph import hgt
 from hasten.models.typed_graph.hgt import HGT
 from hasten.models.typed_graph.hgt_options import HGTOptions
 from hasten.models.typed_graph.jaccard import jaccard_pairs
-from hasten.objectives.link_blocks import LinkBlocks, link_loss, losses_by_relation, negative_loss
+from hasten.objectives.link_blocks import LinkBlocks, link_loss, losses_by_type, negative_loss
 from hasten.ops.graph.csr import CSR
 from hasten.ops.graph.message_graph import MessageGraph
 from hasten.scoring import TripleQueries
@@ -166,8 +166,9 @@ def naive_loss(model, phase, batch):
         )
         same = graph.types.source[r] == graph.types.target[r]
         excluded = model.options.exclude_self and all(a != b for a, k, b in triples if k == r)
-        same &= model.selves is not None or (model.options.exclude_self and not excluded)
-        others = [phase.sampler.negatives(batch, r, side).tolist() for side in (0, 1)]
+        same &= model.selves is not None
+        kinds = graph.types.target[r], graph.types.source[r]
+        others = [phase.sampler.negatives(batch, int(kind)).tolist() for kind in kinds]
         known = triples if model.options.filter_negatives else {(h, r, t)}
         tails = [o for o in {*others[0], *([h] if same else [])} if (h, r, o) not in known]
         heads = [o for o in {*others[1], *([t] if same else [])} if (o, r, t) not in known]
@@ -337,7 +338,7 @@ def test_drawn_ends_are_of_the_right_type_and_never_known():
     batch = phase.plan(0, 0, 0)
     for relation in range(len(types.source)):
         for side, kind in ((0, types.target[relation]), (1, types.source[relation])):
-            others = phase.sampler.negatives(batch, relation, side)
+            others = phase.sampler.negatives(batch, int(kind))
             assert np.array_equal(
                 others, np.arange(types.offsets[kind], types.offsets[kind + 1])
             )  # small types are taken whole
@@ -364,7 +365,7 @@ def test_the_query_is_a_negative_once_unless_it_is_linked_to_itself():
     assert linked
     genes = np.arange(*types.offsets[types.source[meets] :][:2])
     for side in (0, 1):
-        sampled = phase.sampler.negatives(batch, meets, side)
+        sampled = phase.sampler.negatives(batch, int(types.source[meets]))
         unknown = phase.sampler.unknown(meets, side, genes, genes[::-1], sampled).numpy()
         assert unknown.shape == (len(genes), len(sampled) + 1)
         assert unknown[:, -1].tolist() == [node not in linked for node in genes.tolist()]
@@ -408,10 +409,10 @@ def test_all_relations_at_once_are_the_relations_one_by_one(
     for together in (False, True):
         vectors = drawn.clone().requires_grad_()
         if together:
-            total = link_loss(loss, model.queries, blocks, vectors)
+            total, _ = link_loss(loss, model.queries, blocks, vectors)
         else:
             given = phase.sampler, batch, model.queries, vectors, wanted, links
-            total = losses_by_relation(*given)
+            total, _ = losses_by_type(*given)
         weights = (model.bias, model.relations, model.selves)
         trained = [vectors, *(p for p in weights if p is not None)]
         grads = torch.autograd.grad(total, trained, allow_unused=True)
@@ -477,9 +478,9 @@ def test_the_dropout_of_the_output_is_that_of_a_step_alone():
 
 def test_query_dropout_is_that_of_training_alone():
     _, model, _ = build(query_dropout=0.5)
-    ones = torch.ones(50, 6, dtype=torch.float64)
-    assert 0.3 < (model.queries(ones, 0)[0] == 0).double().mean() < 0.7
-    assert (model.eval().queries(ones, 0)[0] != 0).all()
+    ones, relation = torch.ones(50, 6, dtype=torch.float64), torch.zeros(50, dtype=torch.int64)
+    assert 0.3 < (model.queries(ones, relation)[0] == 0).double().mean() < 0.7
+    assert (model.eval().queries(ones, relation)[0] != 0).all()
 
 
 def test_a_trained_self_score_ranks_the_query_below_its_links():

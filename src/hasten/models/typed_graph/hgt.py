@@ -58,7 +58,7 @@ from hasten.ops.graph.edge_pairs import EdgePairs
 from hasten.ops.graph.message_graph import Hop, MessageGraph
 from hasten.ops.graph.typed_edges import TypedEdges
 from hasten.ops.ranking.scorer import Scorer
-from hasten.ops.table import FixedTable
+from hasten.ops.table import FixedTable, gathered_rows
 from hasten.ops.transfer import to_device
 from hasten.scoring import Catalog, FactorScorer, TripleQueries, with_self_score
 
@@ -248,15 +248,13 @@ class HGT(Model):
         z, rate = with_shallow(z, self.shallow, rows), self.options.output_dropout
         return F.dropout(z, rate) if rate and self.training else z
 
-    def queries(
-        self, vectors: Tensor, relation: int | Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    def queries(self, vectors: Tensor, relation: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         if self.relations is not None:
-            vectors = vectors * self.relations[relation].to(vectors.dtype)
+            vectors = vectors * gathered_rows(self.relations, relation).to(vectors.dtype)
         vectors = dropout(vectors, self.options.query_dropout, self.training)
         return vectors * self._scale, self.bias[relation], self.self_scores(relation)
 
-    def self_scores(self, relation: int | Tensor) -> Tensor | None:
+    def self_scores(self, relation: Tensor) -> Tensor | None:
         if self.excluded_selves is not None:
             return self.excluded_selves[relation]
         return None if self.selves is None else self.selves[relation] * SELF_SCALE

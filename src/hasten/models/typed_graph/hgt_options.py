@@ -72,7 +72,7 @@ class HGTOptions(ModelOptions):
     loss: LinkLoss = Field(
         "softmax", description="loss of a link and its negatives: binary, or softmax cross-entropy"
     )
-    negatives: int = Field(256, ge=1, description="negatives per step, relation and side")
+    negatives: int = Field(256, ge=1, description="negatives per step and node type")
     filter_negatives: bool = Field(
         True,
         description="known answers are no negatives of their query; false: only the scored answer "
