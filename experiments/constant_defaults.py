@@ -58,11 +58,13 @@ CHANGED = {
         ("self-score", f"{_SELF} --batch-size 960"),
         ("shallow-default", f"{_SHALLOW} --batch-size 500 --set model.hidden=64"),
         ("averaged-default", "--set model.hidden=64"),
-        ("narrow-default", ""),
+        ("narrow-default", "--set model.label_smoothing=0"),
+        ("smoothed-default", ""),
     ),
     ("hgt", "hetionet"): (
         ("as-it-comes", f"{_SELF} --batch-size 1670"),
         ("shallow-default", f"{_SHALLOW} --batch-size 835 --set model.hidden=64"),
-        ("narrow-default", ""),
+        ("narrow-default", "--set model.label_smoothing=0"),
+        ("smoothed-default", ""),
     ),
 }

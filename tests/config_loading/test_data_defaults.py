@@ -271,21 +271,25 @@ def test_hgt_keeps_wider_layers_on_small_graphs():
     found = chosen("hgt", DataSize(triples=19_999))
     assert [found[f"model.{name}"] for name in ("hidden", "layers", "heads")] == [64, 2, 8]
     assert found["model.negatives"] == 256
+    assert found["model.label_smoothing"] == 0.0
 
 
 @pytest.mark.parametrize(
-    ("triples", "given", "negatives"),
+    ("triples", "given", "negatives", "smoothing"),
     [
-        (99_999, {}, 256),
-        (100_000, {}, 1024),
-        (100_000, {"loss": "logistic"}, 256),
-        (100_000, {"shallow_width": 0}, 256),
-        (100_000, {"hidden": 64}, 256),
+        (99_999, {}, 256, 0.2),
+        (100_000, {}, 1024, 0.2),
+        (100_000, {"loss": "logistic"}, 256, 0.0),
+        (100_000, {"shallow_width": 0}, 256, 0.0),
+        (100_000, {"hidden": 64}, 256, 0.0),
     ],
 )
-def test_hgt_has_more_negatives_on_large_graphs_where_it_is_to_rank(triples, given, negatives):
+def test_hgt_has_more_negatives_on_large_graphs_where_it_is_to_rank(
+    triples, given, negatives, smoothing
+):
     flags = {f"model.{name}": value for name, value in given.items()}
-    assert chosen("hgt", DataSize(triples=triples), **flags)["model.negatives"] == negatives
+    found = chosen("hgt", DataSize(triples=triples), **flags)
+    assert (found["model.negatives"], found["model.label_smoothing"]) == (negatives, smoothing)
 
 
 def test_a_lowest_rate_keeps_hgts_falling_schedule():

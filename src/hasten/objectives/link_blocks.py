@@ -125,6 +125,7 @@ def link_loss(
     queries: Queries,
     blocks: LinkBlocks,
     vectors: Tensor,
+    smoothing: float = 0.0,
 ) -> tuple[Tensor, Tensor]:
     """The sum over the links, and the vectors [2L, D] of their ends, heads first."""
     full, end_count = accumulation_dtype(vectors), len(blocks.relation)
@@ -151,7 +152,8 @@ def link_loss(
         of_itself = (query_vectors * ends).sum(1, dtype=full) + self_score
         scores = torch.cat([scores, of_itself.index_select(0, blocks.slot)[:, None]], dim=1)
     scores = scores + bias.index_select(0, blocks.slot)[:, None]
-    total = negative_loss(loss, true.index_select(0, blocks.slot), scores, blocks.unknown) / 2
+    own = true.index_select(0, blocks.slot)
+    total = negative_loss(loss, own, scores, blocks.unknown, smoothing) / 2
     if loss != "logistic":  # that of padding is 0, as no candidate counts
         return total, given
     of_links = F.softplus(-true[:links])
@@ -160,11 +162,20 @@ def link_loss(
     return total + of_links.sum(), given
 
 
-def negative_loss(loss: LinkLoss, true: Tensor, scores: Tensor, unknown: Tensor) -> Tensor:
-    """The part of the loss with negatives. true: [B]; scores, unknown: [B, M]."""
+def negative_loss(
+    loss: LinkLoss, true: Tensor, scores: Tensor, unknown: Tensor, smoothing: float = 0.0
+) -> Tensor:
+    """The part of the loss with negatives. true: [B]; scores, unknown: [B, M].
+
+    smoothing: of the softmax, the share of the target that all its candidates have in equal parts.
+    """
     if loss == "softmax":
         negative = scores.masked_fill(~unknown, float("-inf"))
-        return (torch.cat([true[:, None], negative], dim=1).logsumexp(1) - true).sum()
+        total = torch.cat([true[:, None], negative], dim=1).logsumexp(1)
+        if smoothing:
+            mean = (scores.masked_fill(~unknown, 0).sum(1) + true) / (unknown.sum(1) + 1)
+            true = torch.lerp(true, mean, smoothing)
+        return (total - true).sum()
     weight = unknown.to(scores.dtype) / unknown.sum(1, keepdim=True).clamp(min=1)
     return (F.softplus(scores) * weight).sum()
 
@@ -178,7 +189,8 @@ def losses_by_type(
     links: Int64,
 ) -> tuple[Tensor, Tensor]:
     """:func:`link_loss` of links sorted by relation, one type of candidates after the other."""
-    loss, count, full = sampler.sampling.loss, len(links), accumulation_dtype(vectors)
+    loss, smoothing = sampler.sampling.loss, sampler.sampling.smoothing
+    count, full = len(links), accumulation_dtype(vectors)
     if not count:
         return vectors.new_zeros((), dtype=full), vectors.new_empty((0, vectors.shape[1]))
     relation, ends = np.tile(sampler.graph.kind(links), 2), sampler.graph.ends(links)
@@ -212,7 +224,7 @@ def losses_by_type(
         if loss == "logistic":
             scores = scores + bias.index_select(0, members)[:, None]
         own = true.index_select(0, members)
-        total = total + negative_loss(loss, own, scores, group.unknown) / 2
+        total = total + negative_loss(loss, own, scores, group.unknown, smoothing) / 2
     return total, of_ends
 
 

@@ -34,7 +34,8 @@ class LinkSampling:
     nodes have a score with themselves, and are negatives of their own queries. n3: weight of the
     cubes of both ends of each link. excluded: by relation, whether nodes are no answers to
     themselves, so no negatives of their own queries. filtered: whether known answers of a query are
-    no negatives of it; else only the other end of the link is none.
+    no negatives of it; else only the other end of the link is none. smoothing: of the labels of a
+    softmax.
     """
 
     mode: Mode
@@ -48,6 +49,7 @@ class LinkSampling:
     n3: float = 0.0
     excluded: Sequence[bool] = ()
     filtered: bool = True
+    smoothing: float = 0.0
 
 
 class LinkSampler:

@@ -8,7 +8,8 @@ and its reverse pass no messages. With the score p(h, r, t) of a link, the losse
   the same over h'. Negatives are sampled once per step and type of nodes, and shared by all
   queries for nodes of the type. With self-scores, the given node is one more negative of relations
   within its type. A negative that is a known answer in training is ignored; without filtering only
-  t and h themselves are, so that links of the same query compete with each other ("1-vs-all");
+  t and h themselves are, so that links of the same query compete with each other ("1-vs-all").
+  With label smoothing ε, the softmax has ``-(1 - ε) p - ε (mean of all its scores)`` for ``-p``;
 - n3: ``sum over k of |z_h,k|³ + |z_t,k|³``, the cubes of both ends (Lacroix et al. 2018);
 - contrast: similar nodes against other nodes (:mod:`.contrastive`).
 
@@ -247,7 +248,8 @@ class LinkPhase(Phase):
                 self.sampler, batch, self.model.queries, vectors, inputs.wanted, inputs.links
             )
         else:
-            loss, ends = link_loss(self.sampling.loss, self.model.queries, inputs.blocks, vectors)
+            kind, smoothing = self.sampling.loss, self.sampling.smoothing
+            loss, ends = link_loss(kind, self.model.queries, inputs.blocks, vectors, smoothing)
         terms = [Term("link", loss, batch.denominators["examples"], factor=inputs.factor)]
         if self.sampling.n3:
             cubes = _sum_of_cubes(ends, None if inputs.blocks is None else inputs.blocks.weight)

@@ -182,7 +182,9 @@ def naive_loss(model, phase, batch):
             if logistic and others:
                 value = value + sum(F.softplus(each) for each in others) / len(others) / 2
             if not logistic:
-                value = value - torch.log_softmax(torch.stack([own, *others]), 0)[0] / 2
+                smoothing, target = model.options.label_smoothing, torch.tensor(0)
+                scores = torch.stack([own, *others])
+                value = value + F.cross_entropy(scores, target, label_smoothing=smoothing) / 2
         value = value + model.options.n3 * (z[h].abs() ** 3 + z[t].abs() ** 3).sum()
         total = total + value / len(links)
     anchors = np.array([i - phase.links for i in ids if i >= phase.links])
@@ -219,6 +221,7 @@ def naive_loss(model, phase, batch):
         {"self_score": True, "loops": True, "filter_negatives": False, "loss": "logistic"},
         {"exclude_self": True, "loops": True, "shallow_width": 5, "n3": 0.3},
         {"shallow_width": 2, "n3": 0.1, "loss": "logistic", "exclude_self": True, "negatives": 8},
+        {"label_smoothing": 0.2, "self_score": True, "loops": True, "filter_negatives": False},
     ],
 )
 def test_loss_and_gradients_are_those_of_the_equations(mode, options, monkeypatch):
@@ -391,14 +394,16 @@ def test_known_drawn_ends_count_for_nothing_and_their_gradient_is_zero(loss):
 @pytest.mark.parametrize("decoder", ["distmult", "dot"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(("self_score", "filtered"), [(False, True), (True, True), (True, False)])
-def test_all_relations_at_once_are_the_relations_one_by_one(
+def test_all_types_at_once_are_the_types_one_by_one(
     loss, decoder, dtype, self_score, filtered, monkeypatch
 ):
     """Loss and gradients of the form of a GPU, with relations of one and of several blocks."""
     monkeypatch.setattr(hgt, "dropout", lambda x, rate, training: x * (x > 0))
     monkeypatch.setattr("hasten.objectives.link_blocks.BLOCK", 4)
     some = {"contrastive_weight": 0.0, "self_score": self_score, "loops": True}
-    _, model, phase = build(loss=loss, decoder=decoder, filter_negatives=filtered, **some)
+    smoothing = 0.1 if loss == "softmax" and filtered else 0.0
+    some = {**some, "label_smoothing": smoothing, "filter_negatives": filtered}
+    _, model, phase = build(loss=loss, decoder=decoder, **some)
     model.to(dtype)
     batch, links = phase.plan(0, 0, 0), np.arange(phase.links)[::2]
     assert np.bincount(phase.graph.links.kind[links]).max() > 8
@@ -409,7 +414,7 @@ def test_all_relations_at_once_are_the_relations_one_by_one(
     for together in (False, True):
         vectors = drawn.clone().requires_grad_()
         if together:
-            total, _ = link_loss(loss, model.queries, blocks, vectors)
+            total, _ = link_loss(loss, model.queries, blocks, vectors, smoothing)
         else:
             given = phase.sampler, batch, model.queries, vectors, wanted, links
             total, _ = losses_by_type(*given)

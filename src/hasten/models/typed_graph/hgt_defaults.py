@@ -20,6 +20,7 @@ FROM_DATA = (
     "model.layers",
     "model.heads",
     "model.negatives",
+    "model.label_smoothing",
     "model.shallow_width",
     "model.query_dropout",
     "model.filter_negatives",
@@ -71,7 +72,8 @@ def _embeddings(size: DataSize, config: RunConfig) -> dict[str, Any]:
     Not beside ``model.inputs=features`` or ``constant``, which are for models without embeddings of
     nodes, and not in mode neighbors, which is for graphs whose table would be too large. Unless the
     graph is small, or a width of either part is given, there is one narrow layer with one head,
-    as wider ones and more heads overfit sooner; graphs with many triples have more negatives.
+    as wider ones and more heads overfit sooner, and label smoothing; graphs with many triples have
+    more negatives.
     """
     options = config.model
     assert isinstance(options, HGTOptions)
@@ -90,6 +92,7 @@ def _embeddings(size: DataSize, config: RunConfig) -> dict[str, Any]:
         "model.layers": 1 if is_narrow else options.layers,
         "model.heads": 1 if is_narrow else options.heads,
         "model.negatives": 1024 if many and is_narrow and softmax else options.negatives,
+        "model.label_smoothing": 0.2 if is_narrow and softmax else 0.0,
         "model.shallow_width": shallow,
         "model.query_dropout": 0.2 if shallow else 0.0,
         "model.filter_negatives": not (shallow and softmax),

@@ -72,6 +72,9 @@ class HGTOptions(ModelOptions):
     loss: LinkLoss = Field(
         "softmax", description="loss of a link and its negatives: binary, or softmax cross-entropy"
     )
+    label_smoothing: Annotated[float, Field(ge=0, lt=1), OnlyWith("loss", "softmax")] = Field(
+        0.0, description="share of the target that all candidates have in equal parts"
+    )
     negatives: int = Field(256, ge=1, description="negatives per step and node type")
     filter_negatives: bool = Field(
         True,
@@ -126,6 +129,7 @@ class HGTOptions(ModelOptions):
             self.n3,
             excluded,
             self.filter_negatives,
+            self.label_smoothing,
         )
 
 
