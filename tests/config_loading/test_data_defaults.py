@@ -277,8 +277,8 @@ def test_hgt_keeps_wider_layers_on_small_graphs():
 @pytest.mark.parametrize(
     ("triples", "given", "negatives", "smoothing"),
     [
-        (99_999, {}, 256, 0.2),
-        (100_000, {}, 1024, 0.2),
+        (99_999, {}, 256, 0.1),
+        (100_000, {}, 1024, 0.1),
         (100_000, {"loss": "logistic"}, 256, 0.0),
         (100_000, {"shallow_width": 0}, 256, 0.0),
         (100_000, {"hidden": 64}, 256, 0.0),

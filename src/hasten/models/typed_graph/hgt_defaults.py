@@ -92,7 +92,7 @@ def _embeddings(size: DataSize, config: RunConfig) -> dict[str, Any]:
         "model.layers": 1 if is_narrow else options.layers,
         "model.heads": 1 if is_narrow else options.heads,
         "model.negatives": 1024 if many and is_narrow and softmax else options.negatives,
-        "model.label_smoothing": 0.2 if is_narrow and softmax else 0.0,
+        "model.label_smoothing": 0.1 if is_narrow and softmax else 0.0,
         "model.shallow_width": shallow,
         "model.query_dropout": 0.2 if shallow else 0.0,
         "model.filter_negatives": not (shallow and softmax),
