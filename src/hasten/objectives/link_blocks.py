@@ -130,9 +130,9 @@ def link_loss(
     """The sum over the links, and the vectors [2L, D] of their ends, heads first."""
     full, end_count = accumulation_dtype(vectors), len(blocks.relation)
     rows = vectors.index_select(0, blocks.nodes)
-    given, candidates = torch.split(rows, [end_count, len(rows) - end_count])
+    of_ends, candidates = torch.split(rows, [end_count, len(rows) - end_count])
     lower = autocast_dtype(vectors)
-    ends, candidates = given.to(lower), candidates.to(lower)
+    ends, candidates = of_ends.to(lower), candidates.to(lower)
     query_vectors, bias, self_score = queries(ends, blocks.relation)
     if loss == "softmax":
         # its gradient is zero up to rounding, which Adam would amplify
@@ -155,11 +155,11 @@ def link_loss(
     own = true.index_select(0, blocks.slot)
     total = negative_loss(loss, own, scores, blocks.unknown, smoothing) / 2
     if loss != "logistic":  # that of padding is 0, as no candidate counts
-        return total, given
+        return total, of_ends
     of_links = F.softplus(-true[:links])
     if blocks.weight is not None:
         of_links = of_links * blocks.weight.to(full)
-    return total + of_links.sum(), given
+    return total + of_links.sum(), of_ends
 
 
 def negative_loss(
