@@ -3,6 +3,7 @@
 ``runs-VERSION.tar.xz`` holds one run a model, trained for one epoch by that version, and
 ``expected-VERSION.json`` what it said of them: their metrics, some recommendations or predictions,
 and the metrics of the same run after three epochs without a pause. :mod:`.store` writes both.
+Those of ``hgt`` after three epochs are of a later version, which samples other negatives.
 """
 
 from __future__ import annotations
