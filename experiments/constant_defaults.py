@@ -45,6 +45,8 @@ _SHALLOW = (
     "--set model.query_dropout=0 --set model.output_dropout=0.1 --set model.filter_negatives=true"
 )
 
+_NARROW = "--epochs 10 --set training.schedule=constant --set model.dropout=0"
+
 #: defaults that changed after their group was opened: (model, data) -> the questions of the groups
 #: in their order, and the options that the defaults were; the last group has today's defaults
 CHANGED = {
@@ -58,13 +60,15 @@ CHANGED = {
         ("self-score", f"{_SELF} --batch-size 960"),
         ("shallow-default", f"{_SHALLOW} --batch-size 500 --set model.hidden=64"),
         ("averaged-default", "--set model.hidden=64"),
-        ("narrow-default", "--set model.label_smoothing=0"),
-        ("smoothed-default", ""),
+        ("narrow-default", f"{_NARROW} --set model.label_smoothing=0"),
+        ("smoothed-default", _NARROW),
+        ("annealed-default", ""),
     ),
     ("hgt", "hetionet"): (
         ("as-it-comes", f"{_SELF} --batch-size 1670"),
         ("shallow-default", f"{_SHALLOW} --batch-size 835 --set model.hidden=64"),
-        ("narrow-default", "--set model.label_smoothing=0"),
-        ("smoothed-default", ""),
+        ("narrow-default", f"{_NARROW} --set model.label_smoothing=0"),
+        ("smoothed-default", _NARROW),
+        ("annealed-default", ""),
     ),
 }

@@ -43,20 +43,16 @@ def _sequences() -> Iterable[Experiment]:
     yield from by_recipe("sasrec", "ml-1m", also=_ML1M)
     # hyper-connections as the paper has them, and the cheapest that mix
     static = "--set model.residual=mhc --set model.maps=static --set model.projection=permutation"
-    for name, some in (("mhc", "--set model.residual=mhc"), ("mhc-static", static)):
+    for model, maps, some in (
+        ("sasrec", "mhc", "--set model.residual=mhc"),
+        ("sasrec", "mhc-static", static),
+        ("tisasrec", "mhc-static", static),
+    ):
         best, twenty = f"--recipe beauty/best {some}", f"--recipe ml-1m/20-epochs {some}"
-        question = "hyper-connections"
-        yield from seeds(
-            f"sasrec-{name}-beauty-ce", "sasrec", "beauty", best, question, also=_BEAUTY
-        )
+        name, question = f"{model}-{maps}", "hyper-connections"
+        yield from seeds(f"{name}-beauty-ce", model, "beauty", best, question, also=_BEAUTY)
         question = "hyper-connections-20-epochs"
-        yield from seeds(
-            f"sasrec-{name}-ml-1m-ce-20", "sasrec", "ml-1m", twenty, question, also=_ML1M
-        )
-    best, question = f"--recipe beauty/best {static}", "hyper-connections"
-    yield from seeds(
-        "tisasrec-mhc-static-beauty-ce", "tisasrec", "beauty", best, question, also=_BEAUTY
-    )
+        yield from seeds(f"{name}-ml-1m-ce-20", model, "ml-1m", twenty, question, also=_ML1M)
     # the settings of Beauty elsewhere, not tuned: without times (Home), long histories (ml-1m)
     for data in ("home", "ml-1m"):
         options, question = "--recipe beauty/minute", "settings-of-beauty"

@@ -171,31 +171,32 @@ def test_validations_of_many_users_are_sampled(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("triples", "settings", "batch_size", "epochs", "average"),
+    ("triples", "settings", "batch_size", "epochs", "average", "schedule"),
     [
-        (1_000, {}, 250, 60, 2),
-        (9_000, {}, 250, 34, 2),
-        (96_050, {}, 125, 10, 2),
-        (167_028, {}, 217, 10, 2),
-        (8_000_000, {}, 5000, 10, 2),
-        (167_028, {"model.mode": "edges"}, 217, 10, 2),
-        (96_050, {"training.batch_size": 8000}, 8000, 60, 2),
-        (96_050, {"training.epochs": 5}, 125, 5, 1),
-        (1_000, {"model.shallow_width": 0}, 500, 60, None),
-        (96_050, {"model.shallow_width": 0}, 500, 15, None),
-        (167_028, {"model.inputs": "features"}, 835, 15, None),
-        (96_050, {"model.mode": "neighbors"}, 5000, 30, None),
+        (1_000, {}, 250, 60, 2, "constant"),
+        (9_000, {}, 250, 34, 2, "constant"),
+        (96_050, {}, 125, 15, 2, "cosine"),
+        (167_028, {}, 217, 15, 2, "cosine"),
+        (8_000_000, {}, 5000, 15, 2, "cosine"),
+        (96_050, {"model.hidden": 64}, 125, 10, 2, "constant"),
+        (167_028, {"model.mode": "edges"}, 217, 15, 2, "cosine"),
+        (96_050, {"training.batch_size": 8000}, 8000, 60, 2, "cosine"),
+        (96_050, {"training.epochs": 5}, 125, 5, 1, "cosine"),
+        (1_000, {"model.shallow_width": 0}, 500, 60, None, "cosine"),
+        (96_050, {"model.shallow_width": 0}, 500, 15, None, "cosine"),
+        (167_028, {"model.inputs": "features"}, 835, 15, None, "cosine"),
+        (96_050, {"model.mode": "neighbors"}, 5000, 30, None, "cosine"),
     ],
 )
 def test_hgt_takes_a_share_of_the_links_per_relation(
-    triples, settings, batch_size, epochs, average
+    triples, settings, batch_size, epochs, average, schedule
 ):
     size = DataSize(entities=38_800, relations=7, triples=triples)
     found = chosen("hgt", size, **settings)
     assert found["training.batch_size"] == batch_size
     assert found.get("training.epochs", epochs) == epochs
     assert found["training.average"] == average
-    assert found["training.schedule"] == ("cosine" if average is None else "constant")
+    assert found["training.schedule"] == schedule
 
 
 def test_hgt_starts_from_random_relation_weights_if_its_score_has_any():
@@ -265,13 +266,14 @@ def test_hgt_has_one_narrow_layer_on_larger_graphs(given, hidden, layers, heads,
     sizes = complete.hidden, complete.layers, complete.heads, complete.shallow_width
     assert sizes == (hidden, layers, heads, shallow)
     assert complete.negatives == 256
+    assert complete.dropout == (0.5 if hidden == 8 else 0.0)
 
 
 def test_hgt_keeps_wider_layers_on_small_graphs():
     found = chosen("hgt", DataSize(triples=19_999))
     assert [found[f"model.{name}"] for name in ("hidden", "layers", "heads")] == [64, 2, 8]
     assert found["model.negatives"] == 256
-    assert found["model.label_smoothing"] == 0.0
+    assert found["model.label_smoothing"] == found["model.dropout"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -293,7 +295,7 @@ def test_hgt_has_more_negatives_on_large_graphs_where_it_is_to_rank(
 
 
 def test_a_lowest_rate_keeps_hgts_falling_schedule():
-    found = chosen("hgt", DataSize(triples=96_050), **{"training.min_lr": 1e-4})
+    found = chosen("hgt", DataSize(triples=9_000), **{"training.min_lr": 1e-4})
     assert found["training.schedule"] == "cosine"
 
 

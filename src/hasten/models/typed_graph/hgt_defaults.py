@@ -21,6 +21,7 @@ FROM_DATA = (
     "model.heads",
     "model.negatives",
     "model.label_smoothing",
+    "model.dropout",
     "model.shallow_width",
     "model.query_dropout",
     "model.filter_negatives",
@@ -41,12 +42,15 @@ _NARROW = 8
 def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
     """Batches are a share of the links, per relation, within bounds; 10 to 60 epochs.
 
-    With shallow embeddings batches are smaller, the learning rate is constant, and the weights are
-    averaged. In mode neighbors, whose batches are of nodes, a batch has the upper bound.
+    With shallow embeddings batches are smaller and the weights are averaged; unless they are beside
+    a narrow layer, the learning rate is constant. In mode neighbors, whose batches are of nodes, a
+    batch has the upper bound.
     """
-    embeddings = _embeddings(size, config)
+    is_narrow, embeddings = _embeddings(size, config)
     shallow = embeddings["model.shallow_width"] > 0
     part, smallest, steps, fewest = (768, 125, 1200, 10) if shallow else (200, 500, 600, 15)
+    if is_narrow:
+        fewest = 15
     if shallow and size.triples < _SMALL:
         smallest = 250
     batch_size = _LARGEST_BATCH
@@ -55,7 +59,7 @@ def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
     batch_size = config.given("training.batch_size", batch_size)
     length = run_length(config, size.triples, steps, (fewest, 60), batch_size)
     weighted = config.given("model.decoder", "distmult") == "distmult"
-    constant = shallow and not config.gives("training.min_lr")
+    constant = shallow and not is_narrow and not config.gives("training.min_lr")
     return {
         **length,
         "training.schedule": "constant" if constant else "cosine",
@@ -66,14 +70,16 @@ def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
     }
 
 
-def _embeddings(size: DataSize, config: RunConfig) -> dict[str, Any]:
-    """What the layers leave of the width is a second embedding of each node, with its regularizers.
+def _embeddings(size: DataSize, config: RunConfig) -> tuple[bool, dict[str, Any]]:
+    """Whether there is a narrow layer, and the options of the embeddings.
+
+    What the layers leave of the width is a second embedding of each node, with its regularizers.
 
     Not beside ``model.inputs=features`` or ``constant``, which are for models without embeddings of
     nodes, and not in mode neighbors, which is for graphs whose table would be too large. Unless the
     graph is small, or a width of either part is given, there is one narrow layer with one head,
-    as wider ones and more heads overfit sooner, and label smoothing; graphs with many triples have
-    more negatives.
+    as wider ones and more heads overfit sooner, with dropout and label smoothing; graphs with many
+    triples have more negatives.
     """
     options = config.model
     assert isinstance(options, HGTOptions)
@@ -87,12 +93,13 @@ def _embeddings(size: DataSize, config: RunConfig) -> dict[str, Any]:
     excluded = config.given("model.exclude_self", excluded)
     similar = options.contrastive_type or options.contrastive_relations
     softmax, many = options.loss == "softmax", size.triples >= _MANY
-    return {
+    return is_narrow, {
         "model.hidden": hidden,
         "model.layers": 1 if is_narrow else options.layers,
         "model.heads": 1 if is_narrow else options.heads,
         "model.negatives": 1024 if many and is_narrow and softmax else options.negatives,
         "model.label_smoothing": 0.1 if is_narrow and softmax else 0.0,
+        "model.dropout": 0.5 if is_narrow else 0.0,
         "model.shallow_width": shallow,
         "model.query_dropout": 0.2 if shallow else 0.0,
         "model.filter_negatives": not (shallow and softmax),
