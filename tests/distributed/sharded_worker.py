@@ -80,6 +80,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "lightgcn",
         {"model.layers": 1, "training.accumulate": 3, "training.weight_decay": 0.01},
     ),
+    "lightgcn-softmax": ("lightgcn-softmax", {"training.accumulate": 3}),
     "kgat": ("kgat", {"training.clip_norm": 0.05}),
     "kgat-gcn": ("kgat-gcn", {"training.accumulate": 3, "training.recompute": True}),
     "kgat-graphsage": ("kgat-graphsage", {}),

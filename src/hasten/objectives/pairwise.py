@@ -1,9 +1,10 @@
 """Training phase of collaborative models: Bayesian personalized ranking (BPR).
 
 An example is a user with one of their items and a sampled other item (Rendle et al. 2009). Its loss
-is ``softplus(s(negative) - s(positive))`` plus ``l2 / 2`` times the squared L2 norms of the three
-vectors, or of others that the model names (``penalized``). An example depends only on its number in
-the epoch, so batches are the same in every process.
+is ``softplus(s(negative) - s(positive))``, or another one of the model (``pair_loss``), plus
+``l2 / 2`` times the squared L2 norms of the three vectors, or of others that the model names
+(``penalized``). An example depends only on its number in the epoch, so batches are the same in
+every process.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torch.nn import functional as F
 from hasten.data.tables import Histories
 from hasten.errors import DataError
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
+from hasten.objectives.pair_softmax import SharedItems, shared_items
 from hasten.ops.graph.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.permutations import LastValueCache, PermutationSampler
@@ -33,13 +35,14 @@ class PairwiseExamples:
     """Interactions with a sampled negative each: users, their items, other items; int64 [B] each.
 
     nodes: int64 [3B], the result of :meth:`PairwiseModel.pair_nodes` if it was already computed on
-    the host, else None.
+    the host, else None. shared: the negatives of the whole batch, if the model shares them.
     """
 
     user: Tensor
     positive: Tensor
     negative: Tensor
     nodes: Tensor | None = None
+    shared: SharedItems | None = None
 
 
 #: the earlier name, for models outside of this package
@@ -77,11 +80,15 @@ class PairwiseModel(Protocol):
         """[B, D] of users, positives and negatives, float32."""
         ...
 
-    def margins(self, user: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """[B] ``s(negative) - s(positive)``, from the vectors of :meth:`pair_vectors`.
+    @property
+    def shares_negatives(self) -> bool:
+        """Whether :meth:`pair_loss` reads ``pairs.shared``, the negatives of the whole batch."""
+        ...
 
-        Below 0 if the pair is ranked correctly: the loss is ``softplus`` of it.
-        """
+    def pair_loss(
+        self, encoded: Encoded, pairs: PairwiseExamples, vectors: tuple[Tensor, Tensor, Tensor]
+    ) -> Tensor:
+        """The sum of the losses of the pairs. vectors: those of :meth:`pair_vectors`."""
         ...
 
     def penalized(
@@ -132,7 +139,17 @@ class InnerProductDefaults:
         return ()
 
     def margins(self, user: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+        """[B] ``s(negative) - s(positive)``: below 0 if the pair is ranked correctly."""
         return (user * (negative - positive)).sum(1)
+
+    @property
+    def shares_negatives(self) -> bool:
+        return False
+
+    def pair_loss(
+        self, encoded: Encoded, pairs: PairwiseExamples, vectors: tuple[Tensor, Tensor, Tensor]
+    ) -> Tensor:
+        return F.softplus(self.margins(*vectors)).sum()
 
     def penalized(
         self, encoded: Encoded, pairs: PairwiseExamples
@@ -231,7 +248,11 @@ class PairwisePhase(ExampleBatches):
 
     def term_inputs(self, batch: Batch, ids: Tensor) -> PairwiseExamples:
         pairs = self.pairs(batch, ids)
-        return replace(pairs, nodes=self.model.pair_nodes(pairs))
+        shared = None
+        if self.model.shares_negatives:
+            negatives = self.pairs(batch, batch.ids).negative.numpy()
+            shared = shared_items(negatives, pairs.positive.numpy(), self.known_items.count)
+        return replace(pairs, nodes=self.model.pair_nodes(pairs), shared=shared)
 
     def encode(self, batch: Batch) -> Encoded:
         seed = None if self.one_seed_per_step else self.dropout_seed(batch)
@@ -244,15 +265,13 @@ class PairwisePhase(ExampleBatches):
 
     def terms(self, encoded: Encoded, batch: Batch, ids: Tensor) -> Sequence[Term]:
         pairs: PairwiseExamples = self.on_device(batch, ids)
-        user, positive, negative = self.model.pair_vectors(encoded, pairs)
-        negative_minus_positive = self.model.margins(user, positive, negative)
-        penalized = self.model.penalized(encoded, pairs)
-        if penalized is not None:
-            user, positive, negative = penalized
+        vectors = self.model.pair_vectors(encoded, pairs)
+        loss = self.model.pair_loss(encoded, pairs, vectors)
+        user, positive, negative = self.model.penalized(encoded, pairs) or vectors
         norms = (user.square() + positive.square() + negative.square()).sum() / 2
         count = batch.denominators["examples"]
         return [
-            Term("loss", F.softplus(negative_minus_positive).sum(), count),
+            Term("loss", loss, count),
             Term("l2", norms, count, self.l2),
         ]
 

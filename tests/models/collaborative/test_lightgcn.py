@@ -79,6 +79,45 @@ def test_loss_and_gradients_are_those_of_the_equations(tmp_path, layers):
     torch.testing.assert_close(mine, other, rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("sampling", ["users", "interactions"])
+def test_the_softmax_loss_and_its_gradients_are_those_of_the_equation(tmp_path, sampling):
+    settings = {"loss": "softmax", "temperature": 0.4, "sampling": sampling}
+    dataset, model, phase = build(tmp_path, layers=2, **settings)
+    batch = phase.plan(1, 0, 0)
+    encoded = phase.encode(batch)
+    terms = [
+        t for part in range(3) for t in phase.terms(encoded, batch, batch.micro_batch_ids(part, 3))
+    ]
+    ours = sum(t.numerator * t.weight / t.denominator for t in terms)
+    (mine,) = torch.autograd.grad(ours, list(model.parameters()))
+    vectors, own, items = naive_vectors(dataset, model), model.nodes.weight, len(dataset.items)
+    found = phase.pairs(batch, batch.ids)
+    users, positives = (found.user + items).tolist(), found.positive.tolist()
+    negatives = found.negative.tolist()
+    # the sample has repetitions, and items of other pairs
+    assert len(set(negatives)) < len(negatives)
+    assert set(negatives) & set(positives)
+    theirs = torch.zeros((), dtype=torch.float64)
+    for u, i, own_negative in zip(users, positives, negatives, strict=True):
+        score = F.cosine_similarity(vectors[u], vectors[i], dim=0) / 0.4
+        total = score.exp()
+        for j in negatives:  # an item that was drawn twice is two summands
+            if j != i:
+                other = F.cosine_similarity(vectors[u], vectors[j], dim=0) / 0.4
+                total = total + other.exp() * items / len(negatives)
+        theirs = theirs + total.log() - score
+        theirs = theirs + 0.03 / 2 * sum((own[k] ** 2).sum() for k in (u, i, own_negative))
+    theirs = theirs / len(users)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)  # weights are float32
+    (other,) = torch.autograd.grad(theirs, list(model.parameters()))
+    torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-7)
+
+
+def test_a_temperature_needs_the_softmax():
+    with pytest.raises(ConfigurationError, match=r"model\.loss=softmax"):
+        build_config("lightgcn", None, None, (), {"model.temperature": 0.2})
+
+
 def test_judging_uses_all_layers_for_all_users_and_items(tmp_path):
     dataset, model, _ = build(tmp_path)
     queries = RecommenderQueries(np.arange(4), dataset.histories(TRAIN))

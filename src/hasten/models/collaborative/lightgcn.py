@@ -2,21 +2,22 @@
 
 ``E⁽ᵏ⁺¹⁾ = A E⁽ᵏ⁾`` with ``A[u, i] = A[i, u] = 1 / sqrt(|N(u)| |N(i)|)`` over the training pairs.
 The vector of a node is the mean of its layers 0 to K; the score of a user and an item is the inner
-product of their vectors. Only layer 0 is trained, with BPR and the squared norms of the batch's
-layer 0. In training, the last layer is computed only for the nodes of the batch; the result is the
-same.
+product of their vectors. Only layer 0 is trained, with the squared norms of the batch's layer 0 and
+BPR, as in the paper, or a softmax over the negatives of the batch
+(:mod:`hasten.objectives.pair_softmax`). In training, the last layer is computed only for the nodes
+of the batch; the result is the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from hasten.config import ModelOptions, RunConfig, TrainingOptions
+from hasten.config import ModelOptions, OnlyWith, RunConfig, TrainingOptions
 from hasten.data.tables import TRAIN, Dataset
 from hasten.models.collaborative.graph_nodes import GraphNodeModel
 from hasten.models.data_size import DataSize, with_graph_batches
@@ -25,6 +26,7 @@ from hasten.models.rows import Rows
 from hasten.models.search_space import Choice
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
+from hasten.objectives.pair_softmax import pair_softmax
 from hasten.objectives.pairwise import PairwiseExamples, Sampling
 from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.graph.bipartite import Bipartite, WeightedGraph
@@ -46,6 +48,13 @@ class LightGCNOptions(ModelOptions):
     l2: float = Field(1e-4, ge=0, description="L2 penalty of the pairs' embeddings (layer 0)")
     sampling: Sampling = Field(
         "users", description="training pairs: users uniformly, or every interaction once per epoch"
+    )
+    loss: Literal["bpr", "softmax"] = Field(
+        "bpr", description="loss of a pair: BPR with one sampled negative, or a softmax of cosines "
+        "over the negatives of all pairs of a step"
+    )  # fmt: skip
+    temperature: Annotated[float, OnlyWith("loss", "softmax")] = Field(
+        0.15, gt=0, description="temperature of the softmax"
     )
 
 
@@ -110,6 +119,25 @@ class LightGCN(GraphNodeModel):
         """Of the S distinct nodes of a batch: vectors [S, D], layer 0 [S, D], ascending ids [S]."""
         layer_0, mean = self._propagate(inputs)
         return mean, layer_0, inputs.rows
+
+    @property
+    def shares_negatives(self) -> bool:
+        return self.options.loss == "softmax"
+
+    def fix_shapes(self) -> str | None:
+        if self.shares_negatives:
+            return "each batch has a different number of distinct negatives"
+        return super().fix_shapes()
+
+    def pair_loss(
+        self, encoded: Encoded, pairs: PairwiseExamples, vectors: tuple[Tensor, Tensor, Tensor]
+    ) -> Tensor:
+        if pairs.shared is None:
+            return super().pair_loss(encoded, pairs, vectors)
+        place = torch.searchsorted(encoded[-1], pairs.shared.items)
+        negatives = encoded[0].index_select(0, place)
+        user, positive, _ = vectors
+        return pair_softmax(user, positive, negatives, pairs.shared, self.options.temperature)
 
     def penalized(self, encoded: Encoded, pairs: PairwiseExamples) -> tuple[Tensor, Tensor, Tensor]:
         """Layer 0 of the users, positives and negatives, [B, D] each."""
