@@ -195,6 +195,9 @@ def _linear() -> Iterable[Experiment]:
     for data, count in (("baby", 3), ("beauty", 3), *((each, 1) for each in ("ml-1m", *_LARGE))):
         options = f"{metrics} {_FILES.get(data, '')}"
         yield from seeds(f"lightgcn-{data}", "lightgcn", data, options, "defaults", count=count)
+    for data in ("baby", "beauty", "tiktok"):
+        options = f"{metrics} {_FILES.get(data, '')} --set model.loss=softmax"
+        yield from seeds(f"lightgcn-softmax-{data}", "lightgcn", data, options, "softmax")
 
 
 def _typed() -> Iterable[Experiment]:
