@@ -163,6 +163,13 @@ def test_edge_files_take_types_from_their_headers(tmp_path):
     assert types.symmetric.tolist() == [True, False]
 
 
+def test_a_relation_of_an_edge_file_may_be_named_like_a_type(tmp_path):
+    options = edge_files(tmp_path)
+    named = {"Disease": "dd.csv", "like": "sim.csv"}
+    graph = load_graph(options.model_copy(update={"edges": named}), 0)
+    assert ("Drug::5", "Disease", "Disease::1") in edges_of(graph)
+
+
 def test_filters_by_node_type_and_relation(tmp_path):
     path = str(kg(tmp_path, ROWS))
     graph = load_graph(TripleOptions(path=path, node_types=("gene/protein",), ratios=(1, 0, 0)), 0)

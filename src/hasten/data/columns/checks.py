@@ -50,13 +50,13 @@ class Rules:
     """The form that the cells of a row must have.
 
     ids: role -> rule for its ids, "any" where a role is not listed.
-    header: texts of the header's id cells, refused as ids (two files were concatenated).
+    header: role -> texts of the header's cell, refused as ids (two files were concatenated).
     missing: whether words such as "nan" are accepted as labels.
     """
 
     ids: Mapping[str, IdRule] = field(default_factory=dict)
     time: TimeRule = "number"
-    header: frozenset[str] = frozenset()
+    header: Mapping[str, frozenset[str]] = field(default_factory=dict)
     missing: bool = False
 
     def problem(self, cells: Iterable[tuple[str, str]]) -> str | None:
@@ -82,7 +82,7 @@ class Rules:
         text = text.strip()
         if not text:
             return f"the {role} id is empty"
-        if text in self.header:
+        if text in self.header.get(role, ()):
             return f"{role} id {text!r}: the header again (concatenated files?)"
         if rule == "any":
             return None

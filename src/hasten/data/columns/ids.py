@@ -90,9 +90,12 @@ def checked(
     kind: str, roles: Sequence[str], columns: Sequence[IdColumn], rows: list[Rows], mode: Mode
 ) -> Ids:
     """:func:`unite`, whose errors name the lines of the files. Raises DataError."""
-    header = frozenset().union(*(source.rules.header for source in rows))
+    header = {
+        role: frozenset[str]().union(*(source.rules.header.get(role, ()) for source in rows))
+        for role in roles
+    }
     try:
-        return unite(kind, columns, mode, header)
+        return unite(kind, columns, mode, frozenset[str]().union(*header.values()))
     except BadIds as error:
         rules = Rules(dict.fromkeys(roles, error.rule), header=header, missing=mode == "labels")
         remedy = _REMEDY if error.rule == "numbers" or "missing" in error.cause else ""

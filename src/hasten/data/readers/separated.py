@@ -94,8 +94,9 @@ def _check(sample: Sample, layout: Layout) -> _Checked:
         raise DataError(f"{path}: 0 rows, only a header ({', '.join(layout.header)})")
     cells = rows_of(lines, layout.separator) if "time" in layout.columns else []
     first = [row[layout.columns["time"]] for row in cells if len(row) == layout.width]
-    ids = [i for role, i in layout.columns.items() if role in ID_ROLES and layout.header]
-    rules = Rules(time=first_rule(first), header=frozenset(layout.header[i] for i in ids))
+    ids = {role: i for role, i in layout.columns.items() if role in ID_ROLES and layout.header}
+    header = {role: frozenset({layout.header[i]}) for role, i in ids.items()}
+    rules = Rules(time=first_rule(first), header=header)
     rows = Rows(str(path), layout.expected(), rules, partial(_rows, path, layout))
     if layout.quoted and not quotes_pair_up(path, layout.separator, scan.last_quote + 1):
         raise rows.refused(_QUOTE)
