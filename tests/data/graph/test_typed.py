@@ -6,11 +6,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from hasten.config import AnyDataOptions, TripleOptions
+from hasten.config import AnyDataOptions, TripleOptions, TypedGraphOptions
 from hasten.data.detect import load_any
 from hasten.data.graph.load import load_graph
 from hasten.data.graph.node_types import NodeTypes, ids_of
 from hasten.data.graph.random_splits import link_parts
+from hasten.data.graph_store.prepare import prepare_graph
 from hasten.data.overview import inspect
 from hasten.data.store import fingerprint, load_stored, save_dataset
 from hasten.data.tables import TEST, TRAIN, VALID, Triples
@@ -168,6 +169,17 @@ def test_a_relation_of_an_edge_file_may_be_named_like_a_type(tmp_path):
     named = {"Disease": "dd.csv", "like": "sim.csv"}
     graph = load_graph(options.model_copy(update={"edges": named}), 0)
     assert ("Drug::5", "Disease", "Disease::1") in edges_of(graph)
+
+
+def test_a_header_within_an_edge_file_is_refused(tmp_path):
+    options = edge_files(tmp_path)
+    (tmp_path / "dd.csv").write_text("Drug,Disease\na,b\nDrug,Disease\nDisease,Drug\n")
+    with pytest.raises(DataError, match=r"dd.csv: 1 line .*\n  line 3: .*the header again"):
+        load_graph(options, 0)
+    files = {"treats": "dd.csv"}  # no other file has a type of this header
+    store = TypedGraphOptions(path=str(tmp_path), edges=files, ratios=(1, 0, 0))
+    with pytest.raises(DataError, match=r"dd.csv: 1 line .*\n  line 3: .*the header again"):
+        prepare_graph(store, tmp_path / "edges.store")
 
 
 def test_filters_by_node_type_and_relation(tmp_path):

@@ -6,7 +6,7 @@ heads, tails and relations (int32).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
@@ -22,7 +22,14 @@ from hasten.data.graph.load import renamed_elsewhere
 from hasten.data.graph_store.node_names import NodeNames
 from hasten.data.readers import in_blocks, separated, typed
 from hasten.data.readers.ahead import read_ahead
-from hasten.data.readers.node_table import LABELS, NodeTable, is_suspect, labels_for, names_of
+from hasten.data.readers.node_table import (
+    LABELS,
+    NodeTable,
+    is_suspect,
+    label_rules,
+    labels_for,
+    names_of,
+)
 from hasten.data.readers.table import Table
 from hasten.data.readers.typed import ENDS, METAEDGES, PRIMEKG, EdgeFile
 from hasten.data.store_folder.buckets import load, spans
@@ -69,13 +76,15 @@ class Collected:
         ids, id_at = _texts(self.ids)
         types, _ = _texts(self.types)
         relations, _ = _texts(self.relations)
-        if any(
-            is_suspect(texts) and any(LABELS.id_problem("head", text) for text in texts.to_pylist())
-            for texts in (ids, types, relations)
+        if (
+            self._holds_no_labels(ids, (HEAD, TAIL))
+            or self._holds_no_labels(types, (f"{HEAD}_type", f"{TAIL}_type"))
+            or self._holds_no_labels(relations, (RELATION,))
         ):
             for rows in self.rows:
-                if next(rows.problems(LABELS), None) is not None:
-                    raise broken_rules([rows], LABELS, "")
+                rules = label_rules(rows)
+                if next(rows.problems(rules), None) is not None:
+                    raise broken_rules([rows], rules, "")
         pairs = np.asarray(self.pairs.distinct()[0])
         kind = pairs >> _SHIFT
         texts = ids.take(pa.array(id_at[pairs & 0xFFFFFFFF]))
@@ -86,6 +95,14 @@ class Collected:
         labels = labels_for(types.take(pa.array(np.maximum(kind - 1, 0))), texts)
         untyped = pa.array(kind == 0)
         return pc.replace_with_mask(labels, untyped, self._looked_up(texts.filter(untyped)))
+
+    def _holds_no_labels(self, texts: pa.Array, roles: Sequence[str]) -> bool:
+        """Whether some text is no label: in any file, for some of the roles."""
+        headers = [rows.rules.header for rows in self.rows]
+        cells = {cell for header in headers for role in roles for cell in header.get(role, ())}
+        return is_suspect(texts, cells) and any(
+            text in cells or LABELS.id_problem(HEAD, text) for text in texts.to_pylist()
+        )
 
     def _looked_up(self, texts: pa.Array) -> pa.Array:
         if self.table is None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from hasten.data.columns.checks import (
     MISSING_WORDS,
     NAME_ROLES,
+    Rows,
     Rules,
     bad_rows,
     broken_rules,
@@ -64,9 +66,10 @@ def labels_of(table: Table) -> dict[str, IdColumn]:
     """The columns of a table as trimmed text, by role; without names.
 
     Raises:
-        DataError: ids that are empty, cannot be printed or look like missing values.
+        DataError: ids that are empty, cannot be printed, look like missing values or are those of
+            the header.
     """
-    columns = {}
+    columns, rules = {}, label_rules(table.rows)
     for role in table.columns:
         if role in NAME_ROLES:
             continue
@@ -75,8 +78,9 @@ def labels_of(table: Table) -> dict[str, IdColumn]:
         texts = pc.utf8_trim_whitespace(values)
         same = texts.equals(values)
         columns[role] = IdColumn(column.codes, texts) if same else unified(column.codes, texts)
-        if is_suspect(texts) and any(LABELS.id_problem(role, text) for text in texts.to_pylist()):
-            raise broken_rules([table.rows], LABELS, "")
+        suspect = is_suspect(texts, rules.header.get(role, ()))
+        if suspect and any(rules.id_problem(role, text) for text in texts.to_pylist()):
+            raise broken_rules([table.rows], rules, "")
     return columns
 
 
@@ -89,9 +93,17 @@ def names_of(table: Table, role: str) -> pa.Array:
     return pc.utf8_trim_whitespace(column.cast(pa.large_string())).combine_chunks()
 
 
-def is_suspect(texts: pa.Array) -> bool:
-    """Whether some text may be no label, by the rules of Arrow for what can be printed."""
-    refused = pa.array(["", *MISSING_WORDS], pa.string())
+def label_rules(rows: Rows) -> Rules:
+    """The rules for the labels of a file: those of its header are none."""
+    return replace(LABELS, header=rows.rules.header)
+
+
+def is_suspect(texts: pa.Array, header: Iterable[str] = ()) -> bool:
+    """Whether some text may be no label, by the rules of Arrow for what can be printed.
+
+    header: texts of the header, which are no labels.
+    """
+    refused = pa.array(["", *MISSING_WORDS, *(cell.lower() for cell in header)], pa.string())
     listed = pc.any(pc.is_in(pc.utf8_lower(texts), value_set=refused)).as_py()
     return bool(listed or not pc.all(pc.utf8_is_printable(texts)).as_py())
 
