@@ -21,7 +21,7 @@ from torch.nn import functional as F
 from hasten.data.tables import Histories
 from hasten.errors import DataError
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
-from hasten.objectives.pair_softmax import SharedItems, shared_items
+from hasten.objectives.shared_negatives import SharedItems, shared_items
 from hasten.ops.graph.csr import CSR
 from hasten.ops.negatives import KnownItems, negatives
 from hasten.ops.permutations import LastValueCache, PermutationSampler

@@ -22,6 +22,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hasten.arrays import Int64, ragged_positions
 from hasten.ops.random import Stream, bits, integers, key
@@ -68,6 +69,31 @@ class SharedNegatives:
         items, times = np.unique(np.concatenate([uniform, of_batch]), return_counts=True)
         expected = len(uniform) / len(self.shares) + len(of_batch) * self.shares[items]
         return Sample(items, np.log(times / expected))
+
+
+@dataclass(frozen=True)
+class SharedItems:
+    """The negatives of a batch of pairs, and which of them a micro-batch leaves out.
+
+    items: int64 [S], ascending. log_weights: float32 [S], log(times drawn / times expected).
+    masked: int64 ascending ``t * S + j``, the negatives j that are the item of pair t.
+    """
+
+    items: Tensor
+    log_weights: Tensor
+    masked: Tensor
+
+
+def shared_items(negatives: Int64, positives: Int64, catalog: int) -> SharedItems:
+    """The negatives of all pairs of a batch, for a micro-batch with these positives.
+
+    negatives: one of each pair, drawn from the items of the catalog.
+    """
+    items, times = np.unique(negatives, return_counts=True)
+    weights = np.log(times * (catalog / len(negatives))).astype(np.float32)
+    pair = np.arange(len(positives) + 1)
+    masked = masked_pairs(items, positives, pair[:-1], pair)
+    return SharedItems(*map(torch.from_numpy, (items, weights, masked)))
 
 
 def masked_pairs(sampled: Int64, items: Int64, owner: Int64, offsets: Int64) -> Int64:

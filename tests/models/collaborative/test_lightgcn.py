@@ -28,6 +28,17 @@ def build(tmp_path, **options):
     return dataset, model, phase
 
 
+def loss_of_a_batch(model, phase, micro_batches):
+    """A batch, its loss by the phase, summed over micro-batches, and the gradient of layer 0."""
+    batch = phase.plan(1, 0, 0)
+    encoded = phase.encode(batch)
+    parts = [batch.micro_batch_ids(number, micro_batches) for number in range(micro_batches)]
+    terms = [term for part in parts for term in phase.terms(encoded, batch, part)]
+    loss = sum(term.numerator * term.weight / term.denominator for term in terms)
+    (gradient,) = torch.autograd.grad(loss, list(model.parameters()))
+    return batch, loss, gradient
+
+
 def naive_vectors(dataset, model):
     """[N + U, D] by the paper's sums over neighbours, pair by pair."""
     items = len(dataset.items)
@@ -59,13 +70,7 @@ def naive_vectors(dataset, model):
 @pytest.mark.parametrize("layers", [1, 3])
 def test_loss_and_gradients_are_those_of_the_equations(tmp_path, layers):
     dataset, model, phase = build(tmp_path, layers=layers)
-    batch = phase.plan(1, 0, 0)
-    encoded = phase.encode(batch)
-    terms = [
-        t for part in range(2) for t in phase.terms(encoded, batch, batch.micro_batch_ids(part, 2))
-    ]
-    ours = sum(t.numerator * t.weight / t.denominator for t in terms)
-    (mine,) = torch.autograd.grad(ours, list(model.parameters()))
+    batch, ours, mine = loss_of_a_batch(model, phase, micro_batches=2)
     vectors, own = naive_vectors(dataset, model), model.nodes.weight
     found = phase.pairs(batch, batch.ids)
     theirs = torch.zeros((), dtype=torch.float64)
@@ -83,13 +88,7 @@ def test_loss_and_gradients_are_those_of_the_equations(tmp_path, layers):
 def test_the_softmax_loss_and_its_gradients_are_those_of_the_equation(tmp_path, sampling):
     settings = {"loss": "softmax", "temperature": 0.4, "sampling": sampling}
     dataset, model, phase = build(tmp_path, layers=2, **settings)
-    batch = phase.plan(1, 0, 0)
-    encoded = phase.encode(batch)
-    terms = [
-        t for part in range(3) for t in phase.terms(encoded, batch, batch.micro_batch_ids(part, 3))
-    ]
-    ours = sum(t.numerator * t.weight / t.denominator for t in terms)
-    (mine,) = torch.autograd.grad(ours, list(model.parameters()))
+    batch, ours, mine = loss_of_a_batch(model, phase, micro_batches=3)
     vectors, own, items = naive_vectors(dataset, model), model.nodes.weight, len(dataset.items)
     found = phase.pairs(batch, batch.ids)
     users, positives = (found.user + items).tolist(), found.positive.tolist()

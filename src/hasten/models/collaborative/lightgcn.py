@@ -4,7 +4,7 @@
 The vector of a node is the mean of its layers 0 to K; the score of a user and an item is the inner
 product of their vectors. Only layer 0 is trained, with the squared norms of the batch's layer 0 and
 BPR, as in the paper, or a softmax over the negatives of the batch
-(:mod:`hasten.objectives.pair_softmax`). In training, the last layer is computed only for the nodes
+(:mod:`hasten.ops.losses.pair_softmax`). In training, the last layer is computed only for the nodes
 of the batch; the result is the same.
 """
 
@@ -26,7 +26,6 @@ from hasten.models.rows import Rows
 from hasten.models.search_space import Choice
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded, Phase
-from hasten.objectives.pair_softmax import pair_softmax
 from hasten.objectives.pairwise import PairwiseExamples, Sampling
 from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.graph.bipartite import Bipartite, WeightedGraph
@@ -35,6 +34,7 @@ from hasten.ops.graph.graph_shard import GraphShard
 from hasten.ops.graph.propagated_rows import RequestedNodes, propagated_rows
 from hasten.ops.graph.spmm import SparseGraph
 from hasten.ops.graph.spmm_rows import RowPositions, spmm_rows
+from hasten.ops.losses.pair_softmax import pair_softmax
 from hasten.ops.sharded_table import shardable_table
 from hasten.ops.transfer import to_device
 
@@ -132,12 +132,15 @@ class LightGCN(GraphNodeModel):
     def pair_loss(
         self, encoded: Encoded, pairs: PairwiseExamples, vectors: tuple[Tensor, Tensor, Tensor]
     ) -> Tensor:
-        if pairs.shared is None:
+        shared = pairs.shared
+        if shared is None:
             return super().pair_loss(encoded, pairs, vectors)
-        place = torch.searchsorted(encoded[-1], pairs.shared.items)
-        negatives = encoded[0].index_select(0, place)
+        negatives = encoded[0].index_select(0, torch.searchsorted(encoded[-1], shared.items))
         user, positive, _ = vectors
-        return pair_softmax(user, positive, negatives, pairs.shared, self.options.temperature)
+        temperature = self.options.temperature
+        return pair_softmax(
+            user, positive, negatives, shared.log_weights, shared.masked, temperature
+        )
 
     def penalized(self, encoded: Encoded, pairs: PairwiseExamples) -> tuple[Tensor, Tensor, Tensor]:
         """Layer 0 of the users, positives and negatives, [B, D] each."""
