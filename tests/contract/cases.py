@@ -224,6 +224,13 @@ CASES = (
         triples=True,
     ),
     ModelCase(
+        "complex-sampled-softmax",
+        "complex",
+        {**_TRIPLES, "model.loss": "sampled-softmax", "model.negatives": 24, "model.n3": 0.01},
+        _NO_DROPOUT,
+        triples=True,
+    ),
+    ModelCase(
         "distmult-softmax",
         "distmult",
         {**_TRIPLES, "model.loss": "1-n-softmax"},

@@ -57,6 +57,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sasrec-sampled-softmax": ("sasrec-sampled-softmax", {}),
     "tisasrec-bce": ("tisasrec-ce", {"model.loss": "bce", "model.embedding_l2": 0.0}),
     "complex": ("complex-sampled", {}),
+    "complex-sampled-softmax": ("complex-sampled-softmax", {"training.accumulate": 3}),
     "sasrec-ce": ("sasrec-ce", {}),
     "sasrec-ce-clip": (
         "sasrec-ce",

@@ -20,6 +20,7 @@ CASES = {
     "sampled-softmax": ("sasrec", {"loss": "sampled-softmax", "negatives": 4}),
     "mixed": ("sasrec", {"loss": "sampled-softmax", "negatives": 6, "sampling": "mixed"}),
     "complex": ("complex", {"loss": "sampled", "negatives": 2}),
+    "complex-softmax": ("complex", {"loss": "sampled-softmax", "negatives": 6}),
     "bprmf": ("bprmf", {}),
 }
 

@@ -20,6 +20,7 @@ CASES = {
     "bce": ("sasrec", {"loss": "bce", "dropout": 0}),
     "gbce": ("sasrec", {"loss": "gbce", "negatives": 3, "dropout": 0}),
     "complex": ("complex", {"loss": "sampled", "negatives": 5, "n3": 0.01, "dropout": 0}),
+    "softmax": ("complex", {"loss": "sampled-softmax", "negatives": 9, "n3": 0.01, "dropout": 0}),
     "bprmf": ("bprmf", {"width": 8, "l2": 0.01}),
     "conve": ("conve", {"loss": "sampled", "negatives": 5, **CONVE}),
 }

@@ -48,7 +48,8 @@ def _most_validated(config: RunConfig, size: DataSize, defaults: dict[str, Any])
     if load_model(config.model.name).reads == "typed_graph" and loss is not None:
         return MANY_TRIPLES
     # only with negatives: a step over all entities takes longer than the ranking of its triples
-    many = loss == "sampled" and size.entities > data_size.MANY_ENTITIES
+    samples = loss in ("sampled", "sampled-softmax")
+    many = samples and size.entities > data_size.MANY_ENTITIES
     return VALIDATED_TRIPLES if many else None
 
 

@@ -15,7 +15,7 @@ from hasten.errors import UsageError
 from hasten.exporting.arrays import write_ids
 from hasten.exporting.sample import Found, Sample, Search
 from hasten.inference.vectors import vectors
-from hasten.models.knowledge_graph.base import FactorizedTripleModel
+from hasten.models.knowledge_graph.factorized import FactorizedTripleModel
 from hasten.models.typed_graph.hgt import HGT
 from hasten.scoring import FactorScorer, SelfScorer, TripleQueries
 

@@ -27,8 +27,8 @@ from hasten.exporting.recommender_graphs import (
 from hasten.exporting.sample import Found, Sample, Search, best
 from hasten.exporting.triple_graphs import ConvEGraph, HGTGraph, RotatEGraph, TripleGraph
 from hasten.inference.vectors import vectors
-from hasten.models.knowledge_graph.base import FactorizedTripleModel
 from hasten.models.knowledge_graph.conve import ConvE
+from hasten.models.knowledge_graph.factorized import FactorizedTripleModel
 from hasten.models.knowledge_graph.rotate import RotatE
 from hasten.models.linear.ease import EASE
 from hasten.models.sequential.sasrec import SASRec

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from hasten.models.knowledge_graph.base import FactorizedTripleModel
 from hasten.models.knowledge_graph.conve import EPS, ConvE
+from hasten.models.knowledge_graph.factorized import FactorizedTripleModel
 from hasten.models.knowledge_graph.rotate import RotatE
 from hasten.models.typed_graph.hgt import HGT
 from hasten.ops.dense.group_moments import normalize

@@ -44,7 +44,7 @@ from hasten.influence.support import Method, choose_method, encoder_of
 from hasten.influence.trace import Checkpoint, Limits, Source, trace, trace_self
 from hasten.influence.triples import Answers, FactoredTriples, TripleFactors
 from hasten.models.interface import Model
-from hasten.models.knowledge_graph.base import FactorizedTripleModel
+from hasten.models.knowledge_graph.factorized import FactorizedTripleModel
 from hasten.objectives.completion import CompletionPhase
 from hasten.objectives.next_item import NextItemPhase
 from hasten.ops.random import Stream, key, uniform

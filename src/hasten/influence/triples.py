@@ -39,7 +39,7 @@ from hasten.influence.factors import (
     softmax_residuals,
 )
 from hasten.influence.products import paired_products
-from hasten.models.knowledge_graph.base import FactorizedTripleModel
+from hasten.models.knowledge_graph.factorized import FactorizedTripleModel
 from hasten.objectives.triple_queries import both_directions, group_queries, training_queries
 from hasten.ops.graph.csr import CSR
 from hasten.scoring import TripleQueries

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from hasten.arrays import Int64
 from hasten.objectives.base import Batch, Encoded, ExampleBatches, Term
+from hasten.objectives.shared_negatives import SharedItems
 from hasten.ops.dense.group_moments import GroupMoments
 from hasten.ops.losses.catalog_targets import CatalogTargets, LabelPairs
 from hasten.ops.transfer import to_device
@@ -35,6 +36,7 @@ class CompletionMicroBatch:
     answer_query, answer: int64 [P], the query's number in the micro-batch and an entity.
     prepared_targets: the same pairs in the form that the losses over all entities take.
     weight: float32 [P], 0 for padding pairs (:mod:`.fixed_shapes`); None: there is no padding.
+    shared: the sampled entities, and which of them are answers; None: the loss is over all.
 
     With one answer per query:
     target: int64 [B], the entity.
@@ -50,6 +52,7 @@ class CompletionMicroBatch:
     scale: float = 1.0
     prepared_targets: CatalogTargets | LabelPairs | None = None
     weight: Tensor | None = None
+    shared: SharedItems | None = None
 
     def triples(self) -> tuple[Tensor, Tensor, Tensor]:
         """Entity, relation and answer of each answer of the queries: int64 [P] or [B] each."""

@@ -73,10 +73,10 @@ class SharedNegatives:
 
 @dataclass(frozen=True)
 class SharedItems:
-    """The negatives of a batch of pairs, and which of them a micro-batch leaves out.
+    """The negatives of a batch of pairs or queries, and which of them a micro-batch leaves out.
 
     items: int64 [S], ascending. log_weights: float32 [S], log(times drawn / times expected).
-    masked: int64 ascending ``t * S + j``, the negatives j that are the item of pair t.
+    masked: int64 ascending ``t * S + j``, the negatives j that are an item of t.
     """
 
     items: Tensor

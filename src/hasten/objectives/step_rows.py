@@ -33,6 +33,8 @@ from hasten.ops.table_rows import TableRows
 
 #: rows of a table from which the phases are used: smaller ones are as fast as a whole
 MANY_ROWS = 100_000
+#: and elements, of tables with fewer and wider rows
+MANY_ELEMENTS = 1 << 24
 #: least rows of the table for each that a usual step reads: below, the whole table is faster
 MIN_TABLE_TO_READ_RATIO = 4
 
@@ -52,7 +54,10 @@ def by_rows(table: Any, sharded: str, whole: bool = False) -> bool:
         return False
     if table.weight.device.type != "cpu":
         return sharded == "always"
-    return sharded != "never" if whole else sharded == "always" or len(table) > MANY_ROWS
+    if whole:
+        return sharded != "never"
+    is_large = len(table) > MANY_ROWS or table.weight.numel() > MANY_ELEMENTS
+    return is_large or sharded == "always"
 
 
 class StepRows(ExampleBatches):
@@ -196,7 +201,10 @@ class StepRowsNextItemPhase(StepRows, NextItemPhase):
 
 
 class StepRowsCompletionPhase(StepRows, CompletionPhase):
-    """Triples with sampled negatives (``loss=sampled``), or all entities of a sharded table."""
+    """Queries with sampled negatives, or all entities of a sharded table.
+
+    draws: as of :meth:`StepRows.read_from`; 0: the loss is over all entities.
+    """
 
     def __init__(
         self,
@@ -204,13 +212,12 @@ class StepRowsCompletionPhase(StepRows, CompletionPhase):
         examples: Examples,
         batch_size: int,
         entities: EmbeddingTable,
-        negatives: int,
+        draws: float,
         sharded: str,
     ) -> None:
         super().__init__(model, examples, batch_size)
-        draws = batch_size * (2 + negatives)
         beside = tuple(self.module.get_parameter(name) for name in model.biases_of_entities)
-        self.read_from(entities, draws, sharded, whole=negatives == 0, beside=beside)
+        self.read_from(entities, draws or 2 * batch_size, sharded, whole=not draws, beside=beside)
 
     def make_micro_batch(self, batch: Batch, ids: Tensor) -> CompletionMicroBatch:
         return self.data.complete(batch, self.data.inputs(batch, ids.numpy()))
@@ -219,6 +226,8 @@ class StepRowsCompletionPhase(StepRows, CompletionPhase):
         if micro_batch.negatives is not None:
             assert micro_batch.target is not None
             return micro_batch.entity, micro_batch.target, micro_batch.negatives
+        if micro_batch.shared is not None:
+            return micro_batch.entity, micro_batch.triples()[2], micro_batch.shared.items
         return (
             (micro_batch.entity, micro_batch.triples()[2])
             if self.model.reads_answers

@@ -12,9 +12,11 @@ from hasten.data.tables import TRAIN, KnowledgeGraph
 from hasten.objectives.base import Batch
 from hasten.objectives.completion import CompletionMicroBatch, Examples
 from hasten.objectives.fixed_shapes import capacities, capacity, padded
+from hasten.objectives.shared_negatives import Sample, SharedItems, SharedNegatives, masked_pairs
 from hasten.objectives.triple_queries import both_directions, known_of_examples, training_queries
 from hasten.ops.losses.catalog_targets import CatalogTargets, LabelPairs
 from hasten.ops.negatives import KnownItems, negatives
+from hasten.ops.permutations import LastValueCache
 from hasten.ops.random import Stream, key, signed
 from hasten.scoring import TripleQueries
 
@@ -78,6 +80,50 @@ class KvsAllExamples(Examples):
             targets = CatalogTargets(answer, query, counts, largest_count=most, weight=weight)
         made = replace(made, answer_query=query, answer=answer, weight=weight)
         return replace(made, prepared_targets=targets)
+
+
+class SampledKvsAllExamples(KvsAllExamples):
+    """The queries of KvsAll with ``negatives`` entities that all queries of a step share.
+
+    Half of them are drawn from all entities, half from the answers of the batch, which are often
+    those of many triples (:mod:`.shared_negatives`).
+    """
+
+    no_capture_reason: str | None = "each batch samples another number of distinct entities"
+
+    def __init__(self, graph: KnowledgeGraph, negatives: int) -> None:
+        super().__init__(graph, softmax=True)
+        frequencies = np.bincount(self.answers.items, minlength=len(graph.entities))
+        self.shared = SharedNegatives(frequencies, "mixed", negatives)
+        self._drawn: LastValueCache[Sample] = LastValueCache()
+
+    def sample(self, batch: Batch) -> Sample:
+        """The sampled entities of a step, the same for all of its micro-batches and processes."""
+
+        def draw() -> Sample:
+            answers = self.answers.take(batch.ids.numpy()).items
+            return self.shared.sample(*batch.key, len(answers), lambda numbers: answers[numbers])
+
+        return self._drawn.get(batch.key, draw)
+
+    def inputs(self, batch: Batch, ids: Int64) -> CompletionMicroBatch:
+        queries, answers, sample = (
+            self.queries.take(ids),
+            self.answers.take(ids),
+            self.sample(batch),
+        )
+        masked = masked_pairs(sample.items, answers.items, answers.rows, np.arange(len(ids) + 1))
+        weights = sample.log_weights.astype(np.float32)
+        return CompletionMicroBatch(
+            torch.from_numpy(queries.entity),
+            torch.from_numpy(queries.relation),
+            torch.from_numpy(answers.rows),
+            torch.from_numpy(answers.items),
+            shared=SharedItems(*map(torch.from_numpy, (sample.items, weights, masked))),
+        )
+
+    def fix_shapes(self, batch_size: int) -> None:
+        """Nothing: see ``no_capture_reason``."""
 
 
 class TripleExamples(Examples):

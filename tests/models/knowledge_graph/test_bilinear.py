@@ -17,10 +17,11 @@ from hasten.models.knowledge_graph.conve import ConvE
 from hasten.models.knowledge_graph.distmult import DistMult
 from hasten.models.knowledge_graph.rotate import RotatE
 from hasten.models.knowledge_graph.tucker import EPS, TuckER
+from hasten.objectives.shared_negatives import Sample
 from hasten.scoring import TripleQueries
 from tests.contract.cases import graph as ring
 
-LOSSES = ("1-n", "1-n-softmax", "1vsall", "sampled")
+LOSSES = ("1-n", "1-n-softmax", "1vsall", "sampled-softmax", "sampled")
 
 
 @pytest.fixture(scope="module")
@@ -121,6 +122,53 @@ def test_a_softmax_is_smoothed_as_by_pytorch(kind, loss, graph):
     ]
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", [ConvE, ComplEx])
+def test_a_softmax_over_a_sample_of_all_entities_is_that_over_all(kind, graph):
+    plain = {"dropout": 0.0} if kind is ComplEx else {"kernel": 2, "channels": 2}
+    model, phase = make(kind, graph, loss="sampled-softmax", **plain)
+    other, other_phase = make(kind, graph, loss="1-n-softmax", **plain)
+    other.load_state_dict(model.state_dict())
+    count = len(graph.entities)
+    every = Sample(np.arange(count), np.zeros(count))
+    phase.data.sample = lambda batch: every
+    whole = phase.plan(0, 0, 0)
+    totals = []
+    for each, its in ((model, phase), (other, other_phase)):
+        each.eval()  # no dropout, and one BatchNorm
+        (term,) = its.terms((), whole, whole.ids)
+        totals.append(term.numerator)
+    torch.testing.assert_close(*totals)
+    gradients = [
+        torch.autograd.grad(total, list(each.parameters()))
+        for total, each in zip(totals, (model, other), strict=True)
+    ]
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_a_step_draws_one_sample_and_leaves_out_the_answers(graph):
+    _, phase = make(DistMult, graph, loss="sampled-softmax", negatives=12, dropout=0.0)
+    phase.batch_size = 16
+    shared, seen = [], set()
+    for step in range(phase.steps()):
+        batch = phase.plan(3, 1, step)
+        parts = [batch.micro_batch_ids(part, 3) for part in range(3)]
+        for ids in parts:
+            made = phase.data.batch(batch, ids.numpy(), torch.device("cpu"))
+            shared.append(made.shared)
+            items, row = made.shared.items.tolist(), torch.from_numpy(np.arange(len(ids)))
+            answers = {(q, a) for q, _, _, a in triples_of(made)}
+            expected = [q * len(items) + j for q in row.tolist() for j, item in enumerate(items)
+                        if (q, item) in answers]  # fmt: skip
+            assert made.shared.masked.tolist() == expected
+            seen |= set(items)
+        for one in shared[-2:]:
+            assert torch.equal(one.items, shared[-3].items)
+            assert torch.equal(one.log_weights, shared[-3].log_weights)
+    assert len({tuple(one.items.tolist()) for one in shared}) > phase.steps() // 2
+    assert len(seen) == len(graph.entities)
 
 
 @pytest.mark.parametrize("loss", LOSSES)

@@ -1,61 +1,54 @@
 """Base classes of knowledge graph models: tables, reciprocal relations, losses, the scorer.
 
 A model scores the answers of a query (h, r, ?). The query (?, r, t) for heads is (t, r + R, ?) with
-the reciprocal relation r + R. There are four losses:
+the reciprocal relation r + R. There are five losses:
 
 - ``1-n`` (KvsAll): binary cross-entropy over all entities, with all training answers of (h, r) as
   positives and label smoothing (Dettmers et al. 2018);
 - ``1vsall``: cross-entropy of one answer among all entities (Lacroix et al. 2018);
 - ``1-n-softmax``: the sum of the cross-entropies of ``1vsall`` over all training answers of (h, r).
   It computes q(h, r) once for all of them;
+- ``sampled-softmax``: an estimate of ``1-n-softmax`` from the answers and k sampled entities, which
+  all queries of a step share (:mod:`hasten.ops.losses.query_softmax`);
 - ``sampled``: binary cross-entropy of one answer and k sampled entities that are not known answers.
-  Its cost does not depend on the number of entities.
 
-An example, also called a query, is a distinct (entity, relation) for ``1-n`` and ``1-n-softmax``,
-and a triple in one direction for ``1vsall`` and ``sampled``. The methods below return sums over the
-queries of a batch, and the phase divides by their number. All losses but ``sampled`` read all
-entities and need a score of the form ``q(h, r) · e_t + b_t``.
+The cost of the last two does not depend on the number of entities. An example, also called a query,
+is a triple in one direction for ``1vsall`` and ``sampled``, else a distinct (entity, relation). The
+methods below return sums over the queries of a batch, and the phase divides by their number. All
+losses but ``sampled`` need a score of the form ``q(h, r) · e_t + b_t``.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 from torch.nn.functional import softplus
 
 from hasten.config import TrainingOptions
 from hasten.data.tables import KnowledgeGraph
 from hasten.models.interface import Model, Sizes
-from hasten.models.knowledge_graph.triple_options import FactorizedTripleOptions, TripleOptions
+from hasten.models.knowledge_graph.triple_options import NEGATIVES, TripleOptions
 from hasten.models.rows import Rows
 from hasten.models.self_links import self_link_scores
-from hasten.models.supports import Supports
 from hasten.objectives.base import Phase
 from hasten.objectives.completion import CompletionMicroBatch, CompletionPhase
 from hasten.objectives.step_rows import StepRowsCompletionPhase, by_rows
-from hasten.objectives.triple_examples import KvsAllExamples, TripleExamples
-from hasten.ops.dense.group_moments import GroupMoments
-from hasten.ops.dtypes import accumulation_dtype
-from hasten.ops.losses.catalog_targets import CatalogTargets, LabelPairs
-from hasten.ops.losses.table_losses import (
-    answers_above_mean,
-    table_cross_entropy,
-    table_one_to_many,
+from hasten.objectives.triple_examples import (
+    KvsAllExamples,
+    SampledKvsAllExamples,
+    TripleExamples,
 )
+from hasten.ops.dense.group_moments import GroupMoments
 from hasten.ops.ranking.scorer import Scorer
-from hasten.ops.rows_and_table import rows_and_table
 from hasten.ops.sharded_table import shardable_table
 from hasten.ops.table import EmbeddingTable, Table
 from hasten.ops.transfer import to_device
-from hasten.scoring import Catalog, FactorScorer, PairScorer, TripleQueries, with_self_score
+from hasten.scoring import PairScorer, TripleQueries, with_self_score
 
 METRICS = ("mrr", "hits@1", "hits@3", "hits@10", "mr", "amri")
-_NEGATIVES = 128
 
 
 class TripleModel(Model):
@@ -63,7 +56,7 @@ class TripleModel(Model):
 
     A subclass defines :meth:`scores`. With it alone only ``loss="sampled"`` works: declare
     ``loss: Literal["sampled"] = "sampled"`` in the subclass's options. For the losses over all
-    entities see :class:`FactorizedTripleModel`.
+    entities see :class:`~hasten.models.knowledge_graph.factorized.FactorizedTripleModel`.
     """
 
     reads = "triples"
@@ -119,19 +112,22 @@ class TripleModel(Model):
 
     def phases(self, dataset: KnowledgeGraph, training: TrainingOptions) -> Sequence[Phase]:
         """One phase: queries with all answers (KvsAll), or single triples in both directions."""
-        options, entities, negatives = self.options, self.entities, 0
+        options, entities, size = self.options, self.entities, training.batch_size
         examples: KvsAllExamples | TripleExamples
-        if options.loss in ("1-n", "1-n-softmax"):
+        negatives, draws = options.negatives or NEGATIVES.get(options.loss, 0), 0.0
+        if options.loss == "sampled-softmax":
+            examples = SampledKvsAllExamples(dataset, negatives)
+            draws = size * (1 + examples.answers.lengths.mean()) + negatives
+        elif options.loss in ("1-n", "1-n-softmax"):
             examples = KvsAllExamples(dataset, softmax=options.loss == "1-n-softmax")
         else:
-            negatives = (options.negatives or _NEGATIVES) if options.loss == "sampled" else 0
             examples = TripleExamples(dataset, negatives)
-        size = training.batch_size
+            draws = size * (2 + negatives) if negatives else 0.0
         shard = training.shard_tables if self.shards_loss else "never"
         # large or sharded table: each step gathers the rows that its batch reads. Losses over all
-        # entities (no negatives) read the whole table, so they use this only for sharding
-        if isinstance(entities, EmbeddingTable) and by_rows(entities, shard, whole=not negatives):
-            return [StepRowsCompletionPhase(self, examples, size, entities, negatives, shard)]
+        # entities (no draws) read the whole table, so they use this only for sharding
+        if isinstance(entities, EmbeddingTable) and by_rows(entities, shard, whole=not draws):
+            return [StepRowsCompletionPhase(self, examples, size, entities, draws, shard)]
         return [CompletionPhase(self, examples, size)]
 
     def losses(self, batch: CompletionMicroBatch) -> Sequence[tuple[str, Tensor, float]]:
@@ -178,123 +174,3 @@ class TripleModel(Model):
     def _ids(self, queries: TripleQueries) -> tuple[Tensor, Tensor]:
         ids = torch.from_numpy(queries.entity), torch.from_numpy(queries.relation)
         return to_device(ids, self.device)
-
-
-class FactorizedTripleModel(TripleModel):
-    """Score ``q(h, r) · e_t + b_t``; supports all losses. A subclass defines q: :meth:`vectors`."""
-
-    supports = Supports(compile=True, shard_tables=True)
-    bias: Tensor
-    options: FactorizedTripleOptions
-
-    def __init__(self, options: FactorizedTripleOptions, sizes: Sizes) -> None:
-        super().__init__(options, sizes)
-        if options.bias:
-            self.bias = nn.Parameter(torch.zeros(sizes.entities))
-        else:
-            self.register_buffer("bias", torch.zeros(sizes.entities), persistent=False)
-
-    def rows_of(self) -> Mapping[str, Rows]:
-        return {**super().rows_of(), **dict.fromkeys(self.biases_of_entities, Rows.of("entities"))}
-
-    @property
-    def biases_of_entities(self) -> tuple[str, ...]:
-        return ("bias",) if self.options.bias else ()
-
-    @property
-    def learned_bias(self) -> Tensor | None:
-        """[N] the biases of the entities; None if the model has none."""
-        return self.bias if self.options.bias else None
-
-    @property
-    def shards_loss(self) -> bool:
-        # the softmax with label smoothing reads the mean of the table
-        return self.options.loss == "1-n" or not self.options.smoothing
-
-    @property
-    def has_factored_gradients(self) -> bool:
-        """Whether gradients are products of residuals (predicted - true probabilities) and vectors.
-
-        ``hasten influence --loss training`` needs this. It is not so with regularizers.
-        """
-        return True
-
-    @abstractmethod
-    def vectors(self, entity_BD: Tensor, relation: Tensor) -> Tensor:
-        """q(h, r), float32 [B, D].
-
-        entity_BD: embeddings of the query entities; relation: int64 [B], r or r + R.
-        """
-
-    def scores(self, entity: Tensor, relation: Tensor, answers: Tensor) -> Tensor:
-        q_BD = self.vectors(self.entities.rows(entity), relation)
-        # bmm instead of multiply and sum: autocast runs matrix products in low precision; the bias
-        # is added in float32
-        products = torch.bmm(self.entities.rows(answers), q_BD[:, :, None])[:, :, 0]
-        return products.to(accumulation_dtype(q_BD)) + self.bias[answers]
-
-    def completion_loss(self, batch: CompletionMicroBatch) -> Tensor:
-        if batch.negatives is not None:
-            return super().completion_loss(batch)
-        return self.loss_over_all(batch, *rows_and_table(self.entities, batch.entity))
-
-    def loss_over_all(
-        self, batch: CompletionMicroBatch, entity_BD: Tensor, entities: Table
-    ) -> Tensor:
-        """The sum of a loss over all entities; entity_BD: the embeddings of the queries."""
-        # With sharded tables every process must call the loss, which communicates, even if it has
-        # no queries: then q is the empty [0, D] of entity_BD
-        q_BD = self.vectors(entity_BD, batch.relation) if len(batch.relation) else entity_BD
-        smoothing, bias = self.options.smoothing, self.learned_bias
-        if self.options.loss == "1-n":
-            assert batch.answer_query is not None  # [A], the query of each answer
-            assert batch.answer is not None
-            pairs = batch.prepared_targets
-            if not isinstance(pairs, LabelPairs):
-                pairs = LabelPairs.build(batch.answer_query, batch.answer)
-            return table_one_to_many(q_BD, entities, pairs, bias, smoothing, batch.scale)
-        # 1vsall has one answer, the target, for each query. 1-n-softmax has a list of answers, and
-        # the query of each
-        query = batch.answer_query
-        answer = batch.target if batch.answer is None else batch.answer
-        assert answer is not None
-        targets = batch.prepared_targets
-        if not isinstance(targets, CatalogTargets):
-            targets = CatalogTargets.build(answer, query, len(q_BD))
-        loss = table_cross_entropy(q_BD, entities, targets, bias)
-        if smoothing:
-            above_mean = answers_above_mean(q_BD, entities, answer, query, self.bias, batch.weight)
-            loss = loss + smoothing * above_mean
-        return loss
-
-    def example_losses(self, batch: CompletionMicroBatch) -> Tensor:
-        if batch.negatives is not None:
-            return super().example_losses(batch)
-        q_BD = self.vectors(self.entities.rows(batch.entity), batch.relation)
-        scores = q_BD @ self.entities.block(0, self.sizes.entities).T + self.bias
-        smoothing = self.options.smoothing
-        if batch.target is not None:
-            target = batch.target
-            return F.cross_entropy(scores, target, reduction="none", label_smoothing=smoothing)
-        labels = torch.zeros_like(scores)
-        assert batch.answer_query is not None
-        assert batch.answer is not None
-        labels[batch.answer_query, batch.answer] = 1
-        if self.options.loss == "1-n-softmax":
-            spread = smoothing * labels.sum(1, keepdim=True) / len(self.entities)
-            return -(((1 - smoothing) * labels + spread) * F.log_softmax(scores, 1)).sum(1)
-        labels = (1 - smoothing) * labels + smoothing / len(self.entities)
-        return F.binary_cross_entropy_with_logits(scores, labels, reduction="none").sum(1)
-
-    def compile_with(self, wrap: Callable[[Any], Any]) -> bool:
-        """Compile the vectors of the queries."""
-        plain = type(self).vectors.__get__(self)  # the method of the class, not an earlier wrap
-        self.vectors = wrap(plain)  # type: ignore[method-assign]
-        return True
-
-    def scorer(self, queries: TripleQueries) -> Scorer:
-        """``q · e_t + b_t`` for all entities t."""
-        entity, relation = self._ids(queries)
-        vectors = self.vectors(self.entities.rows(entity), relation)
-        scorer = FactorScorer(vectors, Catalog(self.entities, self.learned_bias))
-        return with_self_score(scorer, entity, self.self_scores(relation))

@@ -25,7 +25,7 @@ from torch.nn import functional as F
 
 from hasten.config import RunConfig
 from hasten.models.data_size import LENGTH, SMALL_GRAPH, DataSize, run_length, triple_loss
-from hasten.models.knowledge_graph.base import METRICS, FactorizedTripleModel
+from hasten.models.knowledge_graph.factorized import FactorizedTripleModel
 from hasten.models.knowledge_graph.triple_options import (
     LOSS_DESCRIPTION,
     FactorizedTripleOptions,
@@ -56,7 +56,12 @@ class BilinearOptions(FactorizedTripleOptions):
 class BilinearModel(FactorizedTripleModel):
     """``q(h, r) = compose(e_h, e_r)``, then dropout. A subclass defines :meth:`compose`."""
 
-    defaults = {"lr": 1e-3, "batch_size": 512, "schedule": "cosine", "evaluation.metrics": METRICS}
+    defaults = {
+        **FactorizedTripleModel.defaults,
+        "lr": 1e-3,
+        "batch_size": 512,
+        "schedule": "cosine",
+    }
     search = {
         "training.lr": Range(5e-4, 2e-2, log=True),
         "training.batch_size": Choice(128, 256, 512, 1024),
@@ -142,6 +147,10 @@ class BilinearModel(FactorizedTripleModel):
         if batch.negatives is not None:
             entity_BD, tail = self.entities.rows(batch.entity), self.entities.rows(answer)
             first = super().losses(batch)
+        elif batch.shared is not None:
+            entity_BD, tail, sampled = self.rows_of_sample(batch, batch.shared)
+            loss = self.losses_over_sample(batch, entity_BD, tail, sampled).sum()
+            first = [("loss", loss, 1.0), *self.auxiliary_losses(batch)]
         else:
             rows, entities = rows_and_table(self.entities, torch.cat([batch.entity, answer]))
             entity_BD, tail = torch.split(rows, [len(batch.entity), len(answer)])

@@ -32,9 +32,9 @@ from hasten.models.data_size import (
     with_weight_average,
 )
 from hasten.models.interface import Sizes
-from hasten.models.knowledge_graph.base import METRICS, FactorizedTripleModel
 from hasten.models.knowledge_graph.batch_norm_groups import check_groups, group_sizes
 from hasten.models.knowledge_graph.conve_options import ConvEOptions, image_shape
+from hasten.models.knowledge_graph.factorized import FactorizedTripleModel
 from hasten.models.knowledge_graph.linear_of_relu import ImageGroup, linear_of_relu
 from hasten.models.knowledge_graph.patch_convolution import (
     channel_moments,
@@ -67,7 +67,7 @@ class ConvE(FactorizedTripleModel):
         "model.feature_dropout": Range(0.0, 0.5),
         "model.hidden_dropout": Range(0.0, 0.5),
     }
-    defaults = {"lr": 3e-3, "batch_size": 128, "evaluation.metrics": METRICS}
+    defaults = {**FactorizedTripleModel.defaults, "lr": 3e-3, "batch_size": 128}
     defaults_from_data = (
         *LENGTH_AND_AVERAGE,
         "model.loss",

@@ -10,11 +10,14 @@ from hasten.config import ModelOptions
 
 _SMOOTHING = 0.1
 Rate = Annotated[float, Field(ge=0, lt=1)]
-Loss = Literal["1-n", "1-n-softmax", "1vsall", "sampled"]
+Loss = Literal["1-n", "1-n-softmax", "1vsall", "sampled-softmax", "sampled"]
 LOSS_DESCRIPTION = (
     "1-n (KvsAll): binary cross-entropy, all answers of a query at once; 1-n-softmax: softmax, all "
-    "answers at once; 1vsall: softmax, one answer; sampled: one answer and sampled negatives"
+    "answers at once; 1vsall: softmax, one answer; sampled-softmax: softmax of all answers and of "
+    "entities sampled for each step; sampled: one answer and sampled negatives"
 )
+#: the number of sampled entities by loss: of a step, of an answer
+NEGATIVES = {"sampled-softmax": 2048, "sampled": 128}
 
 
 class TripleOptions(ModelOptions):
@@ -23,7 +26,10 @@ class TripleOptions(ModelOptions):
     width: int = Field(200, ge=1, description="embedding dimension D")
     loss: Loss = Field("1-n", description=LOSS_DESCRIPTION)
     negatives: int | None = Field(
-        None, ge=1, description="only for loss=sampled: negatives per answer; none: 128"
+        None,
+        ge=1,
+        description="only for loss=sampled: negatives per answer (none: 128), and "
+        "loss=sampled-softmax: per step (none: 2048)",
     )
     exclude_self: bool = Field(
         False,
@@ -33,8 +39,9 @@ class TripleOptions(ModelOptions):
 
     @model_validator(mode="after")
     def _refuse_negatives_without_effect(self) -> TripleOptions:
-        if self.negatives is not None and self.loss != "sampled":
-            raise ValueError(f"negatives has no effect with loss={self.loss}, only with sampled")
+        if self.negatives is not None and self.loss not in NEGATIVES:
+            losses = " and ".join(NEGATIVES)
+            raise ValueError(f"negatives has no effect with loss={self.loss}, only with {losses}")
         return self
 
 
@@ -43,13 +50,15 @@ class FactorizedTripleOptions(TripleOptions):
 
     bias: bool = Field(True, description="learn a bias b_t of each entity; false: it is 0")
     label_smoothing: Rate | None = Field(
-        None, description="s, not for loss=sampled: labels become (1-s) y + s/N; none: 0.1 for 1-n"
+        None,
+        description="s, not for losses with samples: labels become (1-s) y + s/N; none: 0.1 "
+        "for 1-n",
     )
 
     @model_validator(mode="after")
     def _refuse_smoothing_without_effect(self) -> FactorizedTripleOptions:
-        if self.label_smoothing is not None and self.loss == "sampled":
-            raise ValueError("label_smoothing has no effect with loss=sampled, only with others")
+        if self.label_smoothing is not None and self.loss in NEGATIVES:
+            raise ValueError(f"label_smoothing has no effect with loss={self.loss}")
         return self
 
     @property

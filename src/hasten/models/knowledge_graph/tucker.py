@@ -22,8 +22,8 @@ from hasten.config import RunConfig, TrainingOptions
 from hasten.data.tables import KnowledgeGraph
 from hasten.models.data_size import DataSize, triple_loss
 from hasten.models.interface import Sizes
-from hasten.models.knowledge_graph.base import METRICS, FactorizedTripleModel
 from hasten.models.knowledge_graph.batch_norm_groups import check_groups, group_sizes
+from hasten.models.knowledge_graph.factorized import FactorizedTripleModel
 from hasten.models.knowledge_graph.triple_options import FactorizedTripleOptions, Rate
 from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
@@ -64,7 +64,7 @@ class TuckER(FactorizedTripleModel):
         "model.relation_dropout": Range(0.1, 0.6),
         "model.hidden_dropout": Range(0.1, 0.6),
     }
-    defaults = {"lr": 1e-3, "batch_size": 128, "evaluation.metrics": METRICS}
+    defaults = {**FactorizedTripleModel.defaults, "lr": 1e-3, "batch_size": 128}
     defaults_from_data = ("model.loss", "model.exclude_self")
     options: TuckEROptions
 

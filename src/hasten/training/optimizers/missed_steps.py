@@ -118,6 +118,10 @@ class MissedSteps:
             self._move(factors[part], weight[part], first[part], second[part])
 
     def _move(self, factors: Tensor, weight: Tensor, m: Tensor, v: Tensor) -> None:
+        if not self.betas[0]:  # no momentum: a missed step moves nothing
+            v.mul_(factors[:, -1:])
+            m.mul_(factors[:, -2:-1])
+            return
         lead, *sums, fall1, fall2 = torch.split(factors, 1, 1)
         scaled = v.sqrt().mul_(lead)
         below = scaled + self.eps
