@@ -67,6 +67,7 @@ TRIPLES = {
     "distmult": {"model.loss": "1-n-softmax", "model.label_smoothing": 0.1},
     "complex-n3": {"model.loss": "1-n"},
     "tucker": {"model.loss": "1-n-softmax"},
+    "complex-sampled-softmax": {"model.relation_weight": 0.5},
 }
 
 

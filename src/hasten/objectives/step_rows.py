@@ -34,7 +34,7 @@ from hasten.ops.table_rows import TableRows
 #: rows of a table from which the phases are used: smaller ones are as fast as a whole
 MANY_ROWS = 100_000
 #: and elements, of tables with fewer and wider rows
-MANY_ELEMENTS = 1 << 24
+MANY_ELEMENTS = 1 << 22
 #: least rows of the table for each that a usual step reads: below, the whole table is faster
 MIN_TABLE_TO_READ_RATIO = 4
 

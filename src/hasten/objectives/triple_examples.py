@@ -49,14 +49,18 @@ class KvsAllExamples(Examples):
         made = CompletionMicroBatch(
             torch.from_numpy(queries.entity), torch.from_numpy(queries.relation), query, answer
         )
-        if self.fixed is not None and self.fixed[0] == len(ids):
-            _, sizes = self.fixed
-            if len(answer) <= sizes[-1]:
-                return self._padded(made, capacity(sizes, len(answer)))
+        if (size := self.capacity(len(ids), len(answer))) is not None:
+            return self._padded(made, size)
         if self.softmax:
             targets = CatalogTargets.build(answer, query, len(ids))
             return replace(made, prepared_targets=targets)
         return replace(made, prepared_targets=LabelPairs.build(query, answer))
+
+    def capacity(self, queries: int, answers: int) -> int | None:
+        """The number of answers with padding, of a batch of so many queries; None: no padding."""
+        if self.fixed is None or self.fixed[0] != queries or answers > self.fixed[1][-1]:
+            return None
+        return capacity(self.fixed[1], answers)
 
     def fix_shapes(self, batch_size: int) -> None:
         """Pad all batches but the few with far more answers than usual, taken as they are."""
@@ -89,10 +93,9 @@ class SampledKvsAllExamples(KvsAllExamples):
     those of many triples (:mod:`.shared_negatives`).
     """
 
-    no_capture_reason: str | None = "each batch samples another number of distinct entities"
-
     def __init__(self, graph: KnowledgeGraph, negatives: int) -> None:
         super().__init__(graph, softmax=True)
+        self.sample_size = negatives
         frequencies = np.bincount(self.answers.items, minlength=len(graph.entities))
         self.shared = SharedNegatives(frequencies, "mixed", negatives)
         self._drawn: LastValueCache[Sample] = LastValueCache()
@@ -107,23 +110,25 @@ class SampledKvsAllExamples(KvsAllExamples):
         return self._drawn.get(batch.key, draw)
 
     def inputs(self, batch: Batch, ids: Int64) -> CompletionMicroBatch:
-        queries, answers, sample = (
-            self.queries.take(ids),
-            self.answers.take(ids),
-            self.sample(batch),
-        )
-        masked = masked_pairs(sample.items, answers.items, answers.rows, np.arange(len(ids) + 1))
-        weights = sample.log_weights.astype(np.float32)
-        return CompletionMicroBatch(
-            torch.from_numpy(queries.entity),
-            torch.from_numpy(queries.relation),
-            torch.from_numpy(answers.rows),
-            torch.from_numpy(answers.items),
-            shared=SharedItems(*map(torch.from_numpy, (sample.items, weights, masked))),
-        )
-
-    def fix_shapes(self, batch_size: int) -> None:
-        """Nothing: see ``no_capture_reason``."""
+        queries, answers = self.queries.take(ids), self.answers.take(ids)
+        sample = self.sample(batch)
+        items, weights = sample.items, sample.log_weights.astype(np.float32)
+        masked = masked_pairs(items, answers.items, answers.rows, np.arange(len(ids) + 1))
+        entity, relation = torch.from_numpy(queries.entity), torch.from_numpy(queries.relation)
+        query, answer = (torch.from_numpy(each) for each in (answers.rows, answers.items))
+        weight = None
+        if (size := self.capacity(len(ids), len(answers.items))) is not None:
+            # a sampled entity of weight 0 more, at least, which the padding of the masks masks
+            columns, more = self.sample_size + 1, self.sample_size + 1 - len(items)
+            masked = masked // len(items) * columns + masked % len(items)
+            last = columns - 1
+            masked = np.sort(np.pad(masked, (0, size - len(masked)), constant_values=last))
+            items = np.pad(items, (0, more), "edge")
+            weights = np.pad(weights, (0, more), constant_values=-np.inf)
+            weight = padded(torch.ones(len(answer)), size)
+            query, answer = padded(query, size), padded(answer, size)
+        shared = SharedItems(*map(torch.from_numpy, (items, weights, masked)))
+        return CompletionMicroBatch(entity, relation, query, answer, weight=weight, shared=shared)
 
 
 class TripleExamples(Examples):

@@ -33,3 +33,20 @@ def test_it_is_what_the_equation_says(scale):
     torch.testing.assert_close(ours[1], theirs[1])
     torch.testing.assert_close(ours[0][:3], theirs[0][:3])
     assert torch.equal(ours[0][3], torch.zeros(7, dtype=torch.float64))
+
+
+def test_answers_of_weight_0_add_nothing():
+    """Not even if their scores are far above all others."""
+    draw = torch.Generator().manual_seed(1)
+    logits = torch.randn(3, 5, generator=draw, dtype=torch.float64, requires_grad=True)
+    scores = torch.randn(4, generator=draw, dtype=torch.float64)
+    padded = torch.cat([scores, torch.tensor([9e3, -9e3], dtype=torch.float64)]).requires_grad_()
+    scores, query = scores.requires_grad_(), torch.tensor([0, 1, 2, 2])
+    expected = query_softmax(logits, scores, query)
+    weight = torch.tensor([1.0, 1, 1, 1, 0, 0])
+    found = query_softmax(logits, padded, torch.tensor([0, 1, 2, 2, 0, 0]), weight)
+    torch.testing.assert_close(found, expected)
+    wanted = torch.autograd.grad(expected.sum(), [logits, scores])
+    ours = torch.autograd.grad(found.sum(), [logits, padded])
+    torch.testing.assert_close(ours[0], wanted[0])
+    torch.testing.assert_close(ours[1], torch.cat([wanted[1], torch.zeros(2).double()]))

@@ -112,7 +112,7 @@ class FactorizedTripleModel(TripleModel):
         logits = (q_BD @ sampled_SD.T).to(kind) + (self.bias[shared.items] + shared.log_weights)
         logits.view(-1).index_fill_(0, shared.masked, -torch.inf)
         scores = (gathered_rows(q_BD, query) * answers_PD).sum(1, dtype=kind) + self.bias[answer]
-        return query_softmax(logits, scores, query)
+        return query_softmax(logits, scores, query, batch.weight)
 
     def loss_over_all(
         self, batch: CompletionMicroBatch, entity_BD: Tensor, entities: Table
