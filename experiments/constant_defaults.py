@@ -45,6 +45,12 @@ _SHALLOW = (
     "--set model.query_dropout=0 --set model.output_dropout=0.1 --set model.filter_negatives=true"
 )
 
+#: of complex and distmult on graphs of many triples
+ALL_ENTITIES = (
+    "--set model.loss=1-n-softmax --set model.width=400 --set model.n3=0.02 "
+    "--set model.relation_weight=1 --eval-every 2"
+)
+
 _NARROW = "--epochs 10 --set training.schedule=constant --set model.dropout=0"
 
 #: defaults that changed after their group was opened: (model, data) -> the questions of the groups
@@ -54,6 +60,17 @@ CHANGED = {
         (model, data): (("as-it-comes", "--set model.exclude_self=false"), ("exclude-self", ""))
         for model in ("complex", "conve")
         for data in ("umls", "kinship")
+    },
+    **{
+        (model, data): (
+            ("as-it-comes", f"{ALL_ENTITIES} --epochs {epochs}"),
+            ("sampled-default", ""),
+        )
+        for model, data, epochs in (
+            ("complex", "fb15k-237", 20),
+            ("distmult", "hetionet", 20),
+            ("distmult", "redda-k", 22),
+        )
     },
     ("hgt", "redda-k"): (
         ("as-it-comes", _LONG),

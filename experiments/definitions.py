@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from experiments.constant_defaults import CHANGED, CONSTANT_DEFAULTS
+from experiments.constant_defaults import ALL_ENTITIES, CHANGED, CONSTANT_DEFAULTS
 from experiments.experiment import Experiment, by_recipe, seeds
 from experiments.fb15k_237 import fb15k_237
 from hasten.recipes.load import Recipe, find_recipe, recipes
@@ -225,8 +225,11 @@ def _typed() -> Iterable[Experiment]:
         yield from by_recipe("hgt", data, question="shallow", embeddings=True)
         # as it comes: N3 and relation prediction, all answers at once
         files = _data_options(find_recipe("distmult", f"{data}/best"))
+        before = f"{files} {ALL_ENTITIES} --epochs {22 if data == 'redda-k' else 20}"
         name = f"complex-{data}"
-        yield from seeds(name, "complex", data, files, "defaults", embeddings=True)
+        yield from seeds(name, "complex", data, before, "defaults", embeddings=True)
+        name = f"complex-{data}-sampled-default"
+        yield from seeds(name, "complex", data, files, "sampled-default", embeddings=True)
         yield from by_recipe("degree", data, embeddings=True)
 
 

@@ -24,10 +24,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.config import RunConfig
-from hasten.models.data_size import LENGTH, SMALL_GRAPH, DataSize, run_length, triple_loss
+from hasten.models.data_size import LENGTH, MANY_ENTITIES, SMALL_GRAPH, DataSize, run_length
 from hasten.models.knowledge_graph.factorized import FactorizedTripleModel
 from hasten.models.knowledge_graph.triple_options import (
     LOSS_DESCRIPTION,
+    NEGATIVES,
     FactorizedTripleOptions,
     Loss,
     Rate,
@@ -38,6 +39,9 @@ from hasten.ops.dense.dropout import dropout
 from hasten.ops.losses.catalog_loss import catalog_cross_entropy
 from hasten.ops.rows_and_table import rows_and_table
 from hasten.ops.table import gathered_rows
+
+#: entities from which the default loss samples them: four times as many as it samples
+_ENTITIES_TO_SAMPLE = 4 * NEGATIVES["sampled-softmax"]
 
 
 class BilinearOptions(FactorizedTripleOptions):
@@ -87,22 +91,30 @@ class BilinearModel(FactorizedTripleModel):
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
         """One answer per row of a small graph; else all answers of a query at once, and N3.
 
-        Of many entities, sampled ones: a step over all of them takes time in proportion to them.
-        The learning rate is less for more triples, by their square root.
+        Beside the answers, sampled entities if there are several times as many: steps are faster
+        and noisier, so there are twice as many, of wider embeddings where memory allows it. The
+        learning rate is less for more triples, by their square root.
         """
         small = size.triples < SMALL_GRAPH
-        loss = triple_loss(size, config, "1vsall" if small else "1-n-softmax")
-        examples = size.queries if loss.startswith("1-n") else 2 * size.triples
+        samples = size.entities > (MANY_ENTITIES if small else _ENTITIES_TO_SAMPLE)
+        loss = "1vsall" if small else "1-n-softmax"
+        if samples and not config.gives("model.label_smoothing"):  # which it has not
+            loss = "sampled-softmax"
+        loss = config.given("model.loss", loss)
+        samples = loss == "sampled-softmax"
+        wide = samples and size.entities <= MANY_ENTITIES
+        examples = 2 * size.triples if loss in ("1vsall", "sampled") else size.queries
         batch_size = config.given("training.batch_size", 256)
+        steps, fewest = (8000, 40) if samples else (4000, 20)
         return {
-            **run_length(config, examples, 4000, (20, 100), batch_size),
+            **run_length(config, examples, steps, (fewest, 100), batch_size),
             "training.lr": float(f"{min(2e-2, (2 / max(1, size.triples)) ** 0.5):.1g}"),
             "training.batch_size": batch_size,
             "model.loss": loss,
-            "model.width": 200 if small else 400,
+            "model.width": 200 if small else 800 if wide else 400,
             "model.dropout": 0.5 if small else 0.2,
-            "model.n3": 0.0 if small else 0.02,
-            "model.relation_weight": 0.0 if small else 1.0,
+            "model.n3": 0.0 if small else 0.03 if wide else 0.02,
+            "model.relation_weight": 0.0 if small else 2.0 if wide else 1.0,
             "model.exclude_self": True,
         }
 
