@@ -41,6 +41,10 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "complex",
         {"model.loss": "1-n-softmax", "model.n3": 0.01, "model.relation_weight": 0.5},
     ),
+    "complex, sampled-softmax": (
+        "complex",
+        {"model.loss": "sampled-softmax", "model.negatives": 512, "model.n3": 0.01},
+    ),
     "conve": ("conve", {"model.loss": "1-n"}),
     "conve, softmax": ("conve", {"model.loss": "1-n-softmax"}),
     # of a large batch: the last layer of a small one needs few of the graph's messages

@@ -60,6 +60,7 @@ CAPTURED = {
     "freedom": {},
     "dragon": {},
     "complex-sampled": {},
+    "complex-sampled-softmax": {},
     "rotate": {},
     "distmult": {"model.loss": "1vsall"},
     "hgt": {"model.dropout": 0.2},
