@@ -149,8 +149,9 @@ def test_large_catalogs_are_sampled_and_large_graphs_propagate_less_often():
     assert chosen("sasrec", LARGE)["model.loss"] == "sampled-softmax"
     assert chosen("conve", LARGE)["model.loss"] == "sampled"
     assert chosen("conve", LARGE)["model.label_smoothing"] is None  # refused
-    assert chosen("complex", LARGE)["model.loss"] == "sampled-softmax"
-    assert chosen("complex", replace(FB15K_237, entities=200000))["model.width"] == 400
+    assert chosen("complex", LARGE)["model.loss"] == "sampled"
+    assert chosen("complex", replace(FB15K_237, entities=200000))["model.loss"] == "sampled"
+    assert chosen("complex", replace(FB15K_237, entities=2000))["model.loss"] == "1-n-softmax"
     assert chosen("complex", FB15K_237)["model.loss"] == "sampled-softmax"
     assert chosen("complex", FB15K_237)["model.width"] == 800
     smoothed = chosen("complex", FB15K_237, **{"model.label_smoothing": 0.1})
@@ -331,8 +332,7 @@ def test_hgt_samples_the_validations_of_graphs_with_many_validation_triples(monk
 
 
 def test_validations_of_large_graphs_are_sampled_where_a_step_samples_its_negatives(monkeypatch):
-    for module in ("data_size", "knowledge_graph.bilinear"):
-        monkeypatch.setattr(f"hasten.models.{module}.MANY_ENTITIES", 10)
+    monkeypatch.setattr("hasten.models.data_size.MANY_ENTITIES", 10)
     monkeypatch.setattr("hasten.config_loading.data_defaults.VALIDATED_TRIPLES", 5)
     for model, settings, expected in (
         ("complex", {}, 5),

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hasten.config import RunConfig
-from hasten.models.data_size import LENGTH, MANY_ENTITIES, SMALL_GRAPH, DataSize, run_length
+from hasten.models.data_size import LENGTH, SMALL_GRAPH, DataSize, run_length, triple_loss
 from hasten.models.knowledge_graph.factorized import FactorizedTripleModel
 from hasten.models.knowledge_graph.triple_options import (
     LOSS_DESCRIPTION,
@@ -40,7 +40,7 @@ from hasten.ops.losses.catalog_loss import catalog_cross_entropy
 from hasten.ops.rows_and_table import rows_and_table
 from hasten.ops.table import gathered_rows
 
-#: entities from which the default loss samples them: four times as many as it samples
+#: entities of a large graph from which the default loss samples them: four times as many as it samples
 _ENTITIES_TO_SAMPLE = 4 * NEGATIVES["sampled-softmax"]
 
 
@@ -91,21 +91,18 @@ class BilinearModel(FactorizedTripleModel):
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
         """One answer per row of a small graph; else all answers of a query at once, and N3.
 
-        Beside the answers, sampled entities if there are several times as many: steps are faster
-        and noisier, so there are twice as many, of wider embeddings where memory allows it. The
-        learning rate is less for more triples, by their square root.
+        A large graph of many entities samples them. With ``sampled-softmax`` steps are faster and
+        noisier, so there are twice as many, and the embeddings are wider. The learning rate is less
+        for more triples, by their square root.
         """
         small = size.triples < SMALL_GRAPH
-        samples = size.entities > (MANY_ENTITIES if small else _ENTITIES_TO_SAMPLE)
-        loss = "1vsall" if small else "1-n-softmax"
-        if samples and not config.gives("model.label_smoothing"):  # which it has not
-            loss = "sampled-softmax"
-        loss = config.given("model.loss", loss)
-        samples = loss == "sampled-softmax"
-        wide = samples and size.entities <= MANY_ENTITIES
+        samples = size.entities > _ENTITIES_TO_SAMPLE and not config.gives("model.label_smoothing")
+        large = "sampled-softmax" if samples else "1-n-softmax"
+        loss = triple_loss(size, config, "1vsall" if small else large)
+        wide = loss == "sampled-softmax"
         examples = 2 * size.triples if loss in ("1vsall", "sampled") else size.queries
         batch_size = config.given("training.batch_size", 256)
-        steps, fewest = (8000, 40) if samples else (4000, 20)
+        steps, fewest = (8000, 40) if wide else (4000, 20)
         return {
             **run_length(config, examples, steps, (fewest, 100), batch_size),
             "training.lr": float(f"{min(2e-2, (2 / max(1, size.triples)) ** 0.5):.1g}"),
