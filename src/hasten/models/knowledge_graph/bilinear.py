@@ -40,7 +40,7 @@ from hasten.ops.losses.catalog_loss import catalog_cross_entropy
 from hasten.ops.rows_and_table import rows_and_table
 from hasten.ops.table import gathered_rows
 
-#: entities of a large graph from which the default loss samples them: four times as many as it samples
+#: a large graph with more entities than this samples them: four times as many as a sample has
 _ENTITIES_TO_SAMPLE = 4 * NEGATIVES["sampled-softmax"]
 
 
