@@ -1,5 +1,6 @@
 """What is compared with what. A new comparison is an :class:`bench.harness.Entry` here."""
 
+from bench.entries.complex import ENTRIES as COMPLEX
 from bench.entries.conve import ENTRIES as CONVE
 from bench.entries.cpu_settings import ENTRIES as CPU_SETTINGS
 from bench.entries.hgt import ENTRIES as HGT
@@ -18,6 +19,7 @@ ENTRIES: dict[str, Entry] = {
         *SASREC_BEAUTY,
         *SASREC_ML1M,
         *TISASREC,
+        *COMPLEX,
         *CONVE,
         *INFLUENCE,
         *KGAT,

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from bench import influence_growth
+from bench import influence_growth, plain_complex
 from bench.plain_conve import OneToN, PlainConvE, rows_of
 from bench.plain_influence import PlainTracIn
 
@@ -30,6 +30,35 @@ def test_the_loss_of_residuals_is_the_cross_entropy_of_smoothed_labels():
     torch.testing.assert_close(found, wanted)
     (grad,) = torch.autograd.grad(3 * found, scores)
     torch.testing.assert_close(grad, torch.autograd.grad(3 * wanted, scores)[0])
+
+
+def test_the_plain_softmax_counts_every_answer_and_the_sample():
+    draw = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 4, generator=draw, dtype=torch.float64)
+    scores = torch.randn(5, generator=draw, dtype=torch.float64)
+    row = torch.tensor([0, 0, 1, 2, 2])
+    totals = [torch.logsumexp(torch.cat([logits[r], scores[row == r]]), 0) for r in range(3)]
+    wanted = sum(totals[r] - score for r, score in zip(row.tolist(), scores, strict=True))
+    torch.testing.assert_close(plain_complex.row_loss(logits, scores, row), wanted)
+
+
+def test_the_first_plain_step_by_rows_is_that_of_the_whole_table(monkeypatch):
+    for name, value in {"WIDTH": 6, "BATCH": 3, "DROPOUT": 0.0}.items():
+        monkeypatch.setattr(plain_complex, name, value)
+    read, row = torch.tensor([1, 2, 4, 7, 8]), torch.tensor([0, 1, 1, 2])
+    answer, item = torch.tensor([3, 1, 4, 0]), torch.tensor([0, 2, 3])
+    batch = (read, torch.tensor([0, 1, 1]), answer, item, torch.tensor([2, 0, 3]), row,
+             torch.tensor([2, 6]), torch.tensor([0.1, 0.5, 0.2]))  # fmt: skip
+    found = []
+    for by_rows in (False, True):
+        torch.manual_seed(0)
+        model = plain_complex.PlainComplEx(9, 2, 0.1, by_rows)
+        before = model.table.detach().clone()
+        found.append((model.step(batch), model.table.detach(), model.asked.detach(), model.bias))
+        moved = (model.table.detach() != before).any(1)
+        assert moved.nonzero()[:, 0].tolist() == read.tolist()
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(torch.as_tensor(one), torch.as_tensor(other))
 
 
 def test_scores_are_products_of_gradients_written_out():
