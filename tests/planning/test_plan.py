@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from bench import half_memory
 from hasten import api
-from hasten.build import with_builtin_sample
+from hasten.build import build_model, load_data, with_builtin_sample
 from hasten.cli.main import main
 from hasten.cli.plan import _show
 from hasten.config_loading.build import build_config
@@ -26,6 +27,7 @@ from hasten.planning import plan
 from hasten.planning.finished_runs import Measured, measured_before
 from hasten.planning.plan import OutOfMemoryError, Plan, _found, plan_run
 from hasten.planning.probe import probe
+from hasten.training.step import OptimizerStep
 
 QUICK = ("sasrec", "kgat", "mmgcn", "conve", "pop")
 LONG = ("tisasrec", "bprmf", "lightgcn", "dragon", "distmult", "complex", "hgt", "degree")
@@ -107,6 +109,30 @@ def test_slow_steps_are_measured_in_two_epochs(tmp_path, monkeypatch):
     monkeypatch.setattr("hasten.planning.probe._LIMIT", 0.0)
     slow = {"model.width": 8, "training.batch_size": 512, "training.epochs": 4}
     assert probe(configured("sasrec", **slow), tmp_path / "run")["steps"]["measured"] == 2 * 3
+
+
+def test_the_step_of_most_answers_is_measured_too(tmp_path, monkeypatch):
+    taken = []
+    call = OptimizerStep.__call__
+
+    def watched(self, batch, *others):
+        answers = self.phase.data.answers.take(batch.ids.numpy())
+        taken.append((batch.epoch, len(answers.items)))
+        return call(self, batch, *others)
+
+    monkeypatch.setattr(OptimizerStep, "__call__", watched)
+    monkeypatch.setattr("hasten.planning.probe._MAX_STEPS", 3)
+    settings = {"model.loss": "1-n", "training.batch_size": 8, "training.epochs": 3}
+    config = configured("distmult", **settings)
+    probe(config, tmp_path / "run")
+    graph = load_data(config, None)
+    phase = build_model(config, graph, torch.device("cpu")).phases(graph, config.training)[0]
+    for epoch in range(3):
+        batches = [phase.plan(0, epoch, index) for index in range(phase.steps())]
+        sizes = [len(phase.data.answers.take(each.ids.numpy()).items) for each in batches]
+        assert len(set(sizes)) > 3
+        assert max(sizes) in {size for number, size in taken if number == epoch}
+        assert sizes[phase.largest_step(0, epoch)] == max(sizes)
 
 
 def trained(model: str, out: Path, *more: str) -> dict[str, Any]:

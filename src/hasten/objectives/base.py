@@ -39,8 +39,7 @@ class Term:
     """One summand of a loss: ``weight * numerator / denominator``.
 
     numerator: scalar, the sum over the examples of the micro-batch. denominator: of the global
-    batch. factor: ``weight / denominator``, a scalar of the device in the type of the numerator,
-    if a CUDA graph is replayed with different denominators.
+    batch. factor: ``weight / denominator`` in the type of the numerator, of a CUDA graph's step.
     """
 
     name: str
@@ -61,10 +60,9 @@ class Batch:
 
     ids: int64 [B] examples. Micro-batches are strided slices, so ids are ordered to balance them.
     seed, epoch, index: identify the batch, and key its random numbers. denominators: of the loss
-    terms, over the global batch.
-    group: consecutive examples that share BatchNorm statistics; micro-batches do not divide groups.
-    inputs: device tensors of the next call of encode or terms (:meth:`Phase.on_device`), or None.
-    packed: the buffer that they are views of, or None.
+    terms, over the global batch. group: consecutive examples that share BatchNorm statistics, which
+    micro-batches do not divide. inputs: device tensors of the next call of encode or terms
+    (:meth:`Phase.on_device`), or None. packed: the buffer that they are views of, or None.
     local_micro_batches: (number, ids) of those of this process, of ``global_micro_batches`` on all
     processes; None: the batch is not split over processes.
     """
@@ -140,8 +138,7 @@ class Phase(ABC):
     """
 
     name: str
-    #: why steps cannot be replayed as a CUDA graph; None: they can, as steps whose inputs have the
-    #: same layout (hasten.ops.transfer) run the same operations
+    #: why steps cannot be replayed as a CUDA graph; None: those with the same layout of inputs can
     no_capture_reason: str | None = "the phase does not say that its steps are alike"
     #: True: the step seeds dropout once, before ``encode``, as a CUDA graph needs it. False:
     #: ``encode`` seeds what it draws, and the step seeds dropout anew for each micro-batch
@@ -160,6 +157,10 @@ class Phase(ABC):
     @abstractmethod
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
         """The global batch of a step. Depends on its arguments only."""
+
+    def largest_step(self, seed: int, epoch: int) -> int | None:
+        """The step of an epoch that needs most memory; None: all need about the same."""
+        return None
 
     def start_epoch(self, seed: int, epoch: int) -> None:
         """Called once per epoch, before the first step of the phase."""
@@ -273,8 +274,7 @@ class Phase(ABC):
 class ExampleBatches(Phase):
     """A phase over numbered examples: each example once per epoch, ``batch_size`` in a step.
 
-    shuffle: ids are in the order of the epoch's permutation; otherwise ascending, and the subclass
-    maps them to examples, for instance with a ``PermutationSampler``.
+    shuffle: ids in the order of the epoch's permutation; else ascending, and a subclass maps them.
     """
 
     def __init__(self, count: int, batch_size: int, *, shuffle: bool = True) -> None:

@@ -98,6 +98,8 @@ class Examples(ABC):
 
     #: why steps cannot be captured in a CUDA graph, as :attr:`Phase.no_capture_reason`
     no_capture_reason: str | None = None
+    #: int64, the number of answers of each example; None: one
+    sizes: Int64 | None = None
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -142,6 +144,14 @@ class CompletionPhase(ExampleBatches):
 
     def plan(self, seed: int, epoch: int, index: int) -> Batch:
         return replace(super().plan(seed, epoch, index), group=self.model.group)
+
+    def largest_step(self, seed: int, epoch: int) -> int | None:
+        """The step with most answers: some queries have thousands."""
+        sizes = self.data.sizes
+        if sizes is None:
+            return None
+        steps = range(self.steps())
+        return max(steps, key=lambda step: int(sizes[self.ids(seed, epoch, step).numpy()].sum()))
 
     def parameters(self) -> Sequence[nn.Parameter]:
         return [p for p in self.module.parameters() if p.requires_grad]

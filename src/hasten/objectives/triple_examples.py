@@ -35,7 +35,7 @@ class KvsAllExamples(Examples):
 
     def __init__(self, graph: KnowledgeGraph, softmax: bool = False) -> None:
         self.queries, self.answers = training_queries(graph)
-        self.softmax = softmax
+        self.softmax, self.sizes = softmax, self.answers.lengths
         self.most_answers = float(self.answers.lengths.max(initial=0))
         #: (size of the batches whose answers are padded, possible lengths); None: no padding
         self.fixed: tuple[int, tuple[int, ...]] | None = None

@@ -168,6 +168,7 @@ def _measure_epochs(training: TrainingRun) -> tuple[list[PhaseCost], float]:
         trainer.state.position.epoch = epoch
         for number, cost in enumerate(costs):
             _take_epoch(trainer, number, cost)
+            _take_largest(trainer, number)
         if len(valid.queries):
             _evaluate(training, valid, 1)
         if not epoch:
@@ -216,6 +217,18 @@ def _take_epoch(trainer: Trainer, number: int, cost: PhaseCost) -> None:
     seconds += time.perf_counter() - start_time
     each = sum(whole) / len(whole) if whole else last
     cost.epochs.append(seconds + each * (phase.steps() - 1) + last)
+
+
+def _take_largest(trainer: Trainer, number: int) -> None:
+    """Take the step of the phase's epoch that needs most memory, if there is one."""
+    stepper, seed, epoch = (
+        trainer.steppers[number],
+        trainer.config.seed,
+        trainer.state.position.epoch,
+    )
+    index = stepper.phase.largest_step(seed, epoch)
+    if index is not None:
+        stepper(stepper.plan(seed, epoch, index), trainer.config.training.lr)
 
 
 def _take(trainer: Trainer, number: int, count: int) -> list[float]:
