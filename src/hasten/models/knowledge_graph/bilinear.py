@@ -120,10 +120,10 @@ class BilinearModel(FactorizedTripleModel):
     def compose(head: Tensor, relation: Tensor) -> Tensor:
         """[B, D] products of rows [B, D]."""
 
-    @staticmethod
-    def conjugate(rows: Tensor) -> Tensor:
-        """The complex conjugates of rows [B, D]; the rows themselves if they are real."""
-        return rows
+    @classmethod
+    def compose_conjugate(cls, head: Tensor, tail: Tensor) -> Tensor:
+        """[B, D] products of the complex conjugates of heads and of tails, both rows [B, D]."""
+        return cls.compose(head, tail)
 
     @staticmethod
     def cubes(rows: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ class BilinearModel(FactorizedTripleModel):
 
     def relation_vectors(self, head: Tensor, tail: Tensor) -> Tensor:
         """[B, D] p with ``score(h, r, t) = p · e_r + b_t``, of rows [B, D]; then dropout."""
-        product = self.compose(self.conjugate(head), tail)
+        product = self.compose_conjugate(head, tail)
         return dropout(product, self.options.dropout, self.training)
 
     @property

@@ -13,6 +13,7 @@ from pydantic import field_validator
 from torch import Tensor
 
 from hasten.models.knowledge_graph.bilinear import BilinearModel, BilinearOptions
+from hasten.ops.dense.complex_rows import complex_product, cubed_moduli
 
 
 def even_width(width: int) -> int:
@@ -37,18 +38,9 @@ class ComplEx(BilinearModel):
     summary = "bilinear score of complex embeddings (Trouillon et al. 2016)"
     Options = ComplExOptions
 
-    @staticmethod
-    def compose(head: Tensor, relation: Tensor) -> Tensor:
-        h_re, h_im = head.chunk(2, dim=1)
-        r_re, r_im = relation.chunk(2, dim=1)
-        return torch.cat([h_re * r_re - h_im * r_im, h_re * r_im + h_im * r_re], dim=1)
+    compose = staticmethod(complex_product)
+    cubes = staticmethod(cubed_moduli)
 
     @staticmethod
-    def conjugate(rows: Tensor) -> Tensor:
-        real, imaginary = rows.chunk(2, dim=1)
-        return torch.cat([real, -imaginary], dim=1)
-
-    @staticmethod
-    def cubes(rows: Tensor) -> Tensor:
-        real, imaginary = rows.chunk(2, dim=1)
-        return (real.square() + imaginary.square()).pow(1.5).sum(1)
+    def compose_conjugate(head: Tensor, tail: Tensor) -> Tensor:
+        return complex_product(head, tail, conjugate=True)
