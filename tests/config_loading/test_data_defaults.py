@@ -265,6 +265,7 @@ def test_hgt_has_a_second_embedding_of_nodes_where_nodes_have_embeddings(
         ({"shallow_width": 0}, 64, 2, 8, 0),
         ({"mode": "neighbors"}, 64, 2, 8, 0),
         ({"inputs": "features"}, 64, 2, 8, 0),
+        ({"decoder": "dot"}, 8, 1, 1, 504),
     ],
 )
 def test_hgt_has_one_narrow_layer_on_larger_graphs(given, hidden, layers, heads, shallow):
@@ -273,6 +274,7 @@ def test_hgt_has_one_narrow_layer_on_larger_graphs(given, hidden, layers, heads,
     complete = build_config("hgt", flags={**found, **flags}).model
     sizes = complete.hidden, complete.layers, complete.heads, complete.shallow_width
     assert sizes == (hidden, layers, heads, shallow)
+    assert complete.relation_weight == (hidden == 8 and complete.decoder == "distmult")
     assert complete.negatives == 256
     assert complete.dropout == (0.5 if hidden == 8 else 0.0)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from pydantic import field_validator
 from torch import Tensor
 

@@ -26,6 +26,7 @@ FROM_DATA = (
     "model.query_dropout",
     "model.filter_negatives",
     "model.n3",
+    "model.relation_weight",
     "model.exclude_self",
     "model.self_score",
     "model.contrastive_weight",
@@ -78,8 +79,8 @@ def _embeddings(size: DataSize, config: RunConfig) -> tuple[bool, dict[str, Any]
     Not beside ``model.inputs=features`` or ``constant``, which are for models without embeddings of
     nodes, and not in mode neighbors, which is for graphs whose table would be too large. Unless the
     graph is small, or a width of either part is given, there is one narrow layer with one head,
-    as wider ones and more heads overfit sooner, with dropout and label smoothing; graphs with many
-    triples have more negatives.
+    as wider ones and more heads overfit sooner, with dropout, label smoothing and the prediction of
+    relations; graphs with many triples have more negatives.
     """
     options = config.model
     assert isinstance(options, HGTOptions)
@@ -104,6 +105,7 @@ def _embeddings(size: DataSize, config: RunConfig) -> tuple[bool, dict[str, Any]
         "model.query_dropout": 0.2 if shallow else 0.0,
         "model.filter_negatives": not (shallow and softmax),
         "model.n3": 0.01 if shallow else 0.0,
+        "model.relation_weight": 1.0 if is_narrow and options.decoder == "distmult" else 0.0,
         "model.exclude_self": excluded,
         "model.self_score": not excluded,
         "model.contrastive_weight": 0.0 if shallow and not similar else 0.5,

@@ -48,7 +48,7 @@ class _Product(torch.autograd.Function):
         return _multiply(left, right, conjugate)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], output: Tensor) -> None:
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, bool], _: Tensor) -> None:
         left, right, ctx.conjugate = inputs
         ctx.save_for_backward(left, right)
         ctx.save_for_forward(left, right)
