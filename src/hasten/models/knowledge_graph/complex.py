@@ -37,8 +37,13 @@ class ComplEx(BilinearModel):
     summary = "bilinear score of complex embeddings (Trouillon et al. 2016)"
     Options = ComplExOptions
 
-    compose = staticmethod(complex_product)
-    cubes = staticmethod(cubed_moduli)
+    @staticmethod
+    def compose(head: Tensor, relation: Tensor) -> Tensor:
+        return complex_product(head, relation)
+
+    @staticmethod
+    def cubes(rows: Tensor) -> Tensor:
+        return cubed_moduli(rows)
 
     @staticmethod
     def compose_conjugate(head: Tensor, tail: Tensor) -> Tensor:

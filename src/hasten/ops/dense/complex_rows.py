@@ -58,9 +58,9 @@ class _Product(torch.autograd.Function):
         # of l r: conj(r) g and conj(l) g; of conj(l) r: conj(g) r, because l is conjugated, and l g
         left, right = ctx.saved_tensors
         grad = grad.contiguous()
-        of_left = (grad, right) if ctx.conjugate else (right, grad)
-        of_right = complex_product(left, grad, not ctx.conjugate)
-        return complex_product(*of_left, conjugate=True), of_right, None
+        first, second = (grad, right) if ctx.conjugate else (right, grad)
+        of_left = complex_product(first, second, conjugate=True)
+        return of_left, complex_product(left, grad, not ctx.conjugate), None
 
     @staticmethod
     def jvp(ctx: Any, of_left: Tensor, of_right: Tensor, _: None) -> Tensor:
@@ -72,12 +72,12 @@ class _Product(torch.autograd.Function):
     def vmap(
         info: Any, places: Any, left: Tensor, right: Tensor, conjugate: bool
     ) -> tuple[Tensor, int]:
-        rows = [
+        every_left, every_right = (
             x.expand(info.batch_size, *x.shape) if place is None else x.movedim(place, 0)
-            for x, place in zip((left, right), places, strict=False)
-        ]
-        product = complex_product(*(x.flatten(0, 1) for x in rows), conjugate=conjugate)
-        return product.view(rows[0].shape), 0
+            for x, place in zip((left, right), places[:2], strict=True)
+        )
+        product = complex_product(every_left.flatten(0, 1), every_right.flatten(0, 1), conjugate)
+        return product.view(every_left.shape), 0
 
 
 class _CubedModuli(torch.autograd.Function):
@@ -101,7 +101,8 @@ class _CubedModuli(torch.autograd.Function):
         # of |z|³: 3 |z| z
         rows, moduli = ctx.saved_tensors
         factors = moduli * (3 * grad)[:, None]
-        return (_halves(rows) * factors[:, None]).flatten(1)
+        grad_rows: Tensor = (_halves(rows) * factors[:, None]).flatten(1)
+        return grad_rows
 
     @staticmethod
     def jvp(ctx: Any, of_rows: Tensor) -> tuple[Tensor, None]:
