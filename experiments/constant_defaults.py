@@ -80,8 +80,7 @@ CHANGED = {
         ("averaged-default", "--set model.hidden=64"),
         ("narrow-default", f"{_NARROW} --set model.label_smoothing=0"),
         ("smoothed-default", _NARROW),
-        ("annealed-default", _NO_RELATIONS),
-        ("relation-default", ""),
+        ("annealed-default", ""),
     ),
     ("hgt", "hetionet"): (
         ("as-it-comes", f"{_SELF} --batch-size 1670"),

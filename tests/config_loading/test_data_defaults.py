@@ -265,7 +265,6 @@ def test_hgt_has_a_second_embedding_of_nodes_where_nodes_have_embeddings(
         ({"shallow_width": 0}, 64, 2, 8, 0),
         ({"mode": "neighbors"}, 64, 2, 8, 0),
         ({"inputs": "features"}, 64, 2, 8, 0),
-        ({"decoder": "dot"}, 8, 1, 1, 504),
     ],
 )
 def test_hgt_has_one_narrow_layer_on_larger_graphs(given, hidden, layers, heads, shallow):
@@ -274,7 +273,6 @@ def test_hgt_has_one_narrow_layer_on_larger_graphs(given, hidden, layers, heads,
     complete = build_config("hgt", flags={**found, **flags}).model
     sizes = complete.hidden, complete.layers, complete.heads, complete.shallow_width
     assert sizes == (hidden, layers, heads, shallow)
-    assert complete.relation_weight == (hidden == 8 and complete.decoder == "distmult")
     assert complete.negatives == 256
     assert complete.dropout == (0.5 if hidden == 8 else 0.0)
 
@@ -287,21 +285,23 @@ def test_hgt_keeps_wider_layers_on_small_graphs():
 
 
 @pytest.mark.parametrize(
-    ("triples", "given", "negatives", "smoothing"),
+    ("triples", "given", "negatives", "smoothing", "weight"),
     [
-        (99_999, {}, 256, 0.1),
-        (100_000, {}, 1024, 0.1),
-        (100_000, {"loss": "logistic"}, 256, 0.0),
-        (100_000, {"shallow_width": 0}, 256, 0.0),
-        (100_000, {"hidden": 64}, 256, 0.0),
+        (99_999, {}, 256, 0.1, 0),
+        (100_000, {}, 1024, 0.1, 1),
+        (100_000, {"decoder": "dot"}, 1024, 0.1, 0),
+        (100_000, {"loss": "logistic"}, 256, 0.0, 0),
+        (100_000, {"shallow_width": 0}, 256, 0.0, 0),
+        (100_000, {"hidden": 64}, 256, 0.0, 0),
     ],
 )
-def test_hgt_has_more_negatives_on_large_graphs_where_it_is_to_rank(
-    triples, given, negatives, smoothing
+def test_hgt_has_more_negatives_and_predicts_relations_on_large_graphs_where_it_is_to_rank(
+    triples, given, negatives, smoothing, weight
 ):
     flags = {f"model.{name}": value for name, value in given.items()}
     found = chosen("hgt", DataSize(triples=triples), **flags)
     assert (found["model.negatives"], found["model.label_smoothing"]) == (negatives, smoothing)
+    assert found["model.relation_weight"] == weight
 
 
 def test_a_lowest_rate_keeps_hgts_falling_schedule():
