@@ -1,8 +1,8 @@
 """The queue: runs what has no result yet, goes on where it was stopped, keeps one result a run.
 
     python -m experiments.queue list
-    python -m experiments.queue run [--only PATTERN] [--jobs N] [--max-time SECONDS] [--commit]
-    python -m experiments.queue judge [--only PATTERN]
+    python -m experiments.queue run [--only PATTERN]... [--jobs N] [--max-time SECONDS] [--commit]
+    python -m experiments.queue judge [--only PATTERN]...
     python -m experiments.queue groups
     python -m experiments.queue open GROUP ... [--commit]
 
@@ -263,7 +263,9 @@ def main(arguments: Sequence[str] | None = None, queue: Queue | None = None) -> 
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("verb", choices=("list", "run", "judge", "groups", "open"))
     parser.add_argument("groups", nargs="*", metavar="GROUP", help="open: the groups")
-    parser.add_argument("--only", metavar="PATTERN", help="names that contain this")
+    parser.add_argument(
+        "--only", action="append", metavar="PATTERN", help="names that contain this, or another"
+    )
     parser.add_argument(
         "--jobs", type=int, default=1, choices=range(1, 65), metavar="N", help="runs at once"
     )
@@ -273,9 +275,11 @@ def main(arguments: Sequence[str] | None = None, queue: Queue | None = None) -> 
     queue = queue or Queue()
     if bool(options.groups) != (options.verb == "open"):
         parser.error("a GROUP is what open needs, and no other command takes")
-    chosen = select(options.only, EXPERIMENTS)
-    if not chosen:
-        parser.error(f"no experiment's name contains {options.only!r}")
+    for pattern in options.only or ():
+        if not select(pattern, EXPERIMENTS):
+            parser.error(f"no experiment's name contains {pattern!r}")
+    names = {e.name for pattern in options.only or (None,) for e in select(pattern, EXPERIMENTS)}
+    chosen = [experiment for experiment in EXPERIMENTS if experiment.name in names]
     if options.verb in ("list", "groups"):
         if options.verb == "groups":
             list_groups(queue.results, chosen)

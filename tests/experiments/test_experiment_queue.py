@@ -173,12 +173,18 @@ def test_list_names_every_experiment(queue, capsys):
     assert all(line.startswith("waiting") for line in lines)
 
 
-def test_names_are_unique_and_patterns_select():
+def test_names_are_unique_and_patterns_select(queue, capsys):
     names = [experiment.name for experiment in EXPERIMENTS]
     assert len(set(names)) == len(names)
     assert {e.group for e in select("tisasrec-ml", EXPERIMENTS)} == {"tisasrec-ml-1m-20-epochs"}
     with pytest.raises(SystemExit):
         main(["list", "--only", "no such experiment"])
+    with pytest.raises(SystemExit):
+        main(["list", "--only", "umls", "--only", "no such experiment"])
+    capsys.readouterr()
+    assert main(["list", "--only", "kinship", "--only", "umls", "--only", "conve-umls"], queue) == 0
+    listed = [line.split()[1] for line in capsys.readouterr().out.splitlines()]
+    assert listed == [name for name in names if "kinship" in name or "umls" in name]
 
 
 def test_sigterm_saves_the_run_and_ends_the_queue(queue, tmp_path):
