@@ -51,8 +51,7 @@ ALL_ENTITIES = (
     "--set model.relation_weight=1 --eval-every 2"
 )
 
-_NO_RELATIONS = "--set model.relation_weight=0"
-_NARROW = f"--epochs 10 --set training.schedule=constant --set model.dropout=0 {_NO_RELATIONS}"
+_NARROW = "--epochs 10 --set training.schedule=constant --set model.dropout=0"
 
 #: defaults that changed after their group was opened: (model, data) -> the questions of the groups
 #: in their order, and the options that the defaults were; the last group has today's defaults
@@ -87,7 +86,6 @@ CHANGED = {
         ("shallow-default", f"{_SHALLOW} --batch-size 835 --set model.hidden=64"),
         ("narrow-default", f"{_NARROW} --set model.label_smoothing=0"),
         ("smoothed-default", _NARROW),
-        ("annealed-default", _NO_RELATIONS),
-        ("relation-default", ""),
+        ("annealed-default", ""),
     ),
 }

@@ -285,23 +285,21 @@ def test_hgt_keeps_wider_layers_on_small_graphs():
 
 
 @pytest.mark.parametrize(
-    ("triples", "given", "negatives", "smoothing", "weight"),
+    ("triples", "given", "negatives", "smoothing"),
     [
-        (99_999, {}, 256, 0.1, 0),
-        (100_000, {}, 1024, 0.1, 1),
-        (100_000, {"decoder": "dot"}, 1024, 0.1, 0),
-        (100_000, {"loss": "logistic"}, 256, 0.0, 0),
-        (100_000, {"shallow_width": 0}, 256, 0.0, 0),
-        (100_000, {"hidden": 64}, 256, 0.0, 0),
+        (99_999, {}, 256, 0.1),
+        (100_000, {}, 1024, 0.1),
+        (100_000, {"loss": "logistic"}, 256, 0.0),
+        (100_000, {"shallow_width": 0}, 256, 0.0),
+        (100_000, {"hidden": 64}, 256, 0.0),
     ],
 )
-def test_hgt_has_more_negatives_and_predicts_relations_on_large_graphs_where_it_is_to_rank(
-    triples, given, negatives, smoothing, weight
+def test_hgt_has_more_negatives_on_large_graphs_where_it_is_to_rank(
+    triples, given, negatives, smoothing
 ):
     flags = {f"model.{name}": value for name, value in given.items()}
     found = chosen("hgt", DataSize(triples=triples), **flags)
     assert (found["model.negatives"], found["model.label_smoothing"]) == (negatives, smoothing)
-    assert found["model.relation_weight"] == weight
 
 
 def test_a_lowest_rate_keeps_hgts_falling_schedule():

@@ -145,7 +145,6 @@ def test_the_vectors_of_all_nodes_change_neither_the_loss_nor_the_gradients(own,
     case = replace(case, ring={"next": (-1, 1), "near": (-2, -1, 1, 2)})
     settings = {"model.layers": layers, "model.loss": loss, "training.batch_size": 7}
     settings |= {"model.self_score": own, "model.relation_weights": "normal"}
-    settings |= {"model.relation_weight": 0.5}
     if not own:
         settings |= {"model.exclude_self": True, "model.shallow_width": 3, "model.n3": 0.1}
     found, padding = [], 0

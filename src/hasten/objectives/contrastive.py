@@ -11,18 +11,16 @@ of in-batch negatives, so that micro-batches and processes add up to the same st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from hasten.arrays import Int64, pair_mask, ragged_positions
 from hasten.objectives.base import Batch
 from hasten.ops.dense.product import padded_rows
-from hasten.ops.dtypes import accumulation_dtype, autocast_dtype
+from hasten.ops.dtypes import autocast_dtype
 from hasten.ops.graph.csr import CSR
 from hasten.ops.permutations import LastValueCache, cached_permutation
 from hasten.ops.random import Stream, integers, key
@@ -116,12 +114,3 @@ class Contrast:
         row = np.concatenate([np.repeat(count, np.diff(offsets)), count])
         is_repeated = np.diff(negative, prepend=-1) == 0
         return torch.from_numpy(pair_mask(row, answer, len(anchor), negative) | is_repeated)
-
-
-def normalized_parts(vectors: Tensor, nodes: Tensor, lengths: list[int]) -> Sequence[Tensor]:
-    """The rows of nodes, with norm 1 in full precision, in parts; on a GPU by one gather."""
-    full = accumulation_dtype(vectors)
-    if vectors.device.type == "cpu":
-        parts = torch.split(nodes, lengths)
-        return [F.normalize(vectors.index_select(0, each).to(full)) for each in parts]
-    return torch.split(F.normalize(vectors.index_select(0, nodes).to(full)), lengths)

@@ -35,7 +35,7 @@ class LinkSampling:
     cubes of both ends of each link. excluded: by relation, whether nodes are no answers to
     themselves, so no negatives of their own queries. filtered: whether known answers of a query are
     no negatives of it; else only the other end of the link is none. smoothing: of the labels of a
-    softmax. relation_weight: of the prediction of the relation of each link.
+    softmax.
     """
 
     mode: Mode
@@ -50,7 +50,6 @@ class LinkSampling:
     excluded: Sequence[bool] = ()
     filtered: bool = True
     smoothing: float = 0.0
-    relation_weight: float = 0.0
 
 
 class LinkSampler:

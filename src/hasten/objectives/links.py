@@ -11,7 +11,6 @@ and its reverse pass no messages. With the score p(h, r, t) of a link, the losse
   t and h themselves are, so that links of the same query compete with each other ("1-vs-all").
   With label smoothing ε, the softmax has ``-(1 - ε) p - ε (mean of all its scores)`` for ``-p``;
 - n3: ``sum over k of |z_h,k|³ + |z_t,k|³``, the cubes of both ends (Lacroix et al. 2018);
-- relation: the cross-entropy of r, given h and t, among all relations (Chen et al. 2021);
 - contrast: similar nodes against other nodes (:mod:`.contrastive`).
 
 Random numbers are keyed by the step and by what is sampled, not by the micro-batch or process, so
@@ -20,7 +19,7 @@ these add up to the same step, with neighbor sampling too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -29,15 +28,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from hasten.arrays import Int64
 from hasten.objectives.base import Batch, Encoded, Phase, Term
-from hasten.objectives.contrastive import Contrast, Similar, normalized_parts
+from hasten.objectives.contrastive import Contrast, Similar
 from hasten.objectives.link_blocks import LinkBlocks, link_loss, losses_by_type, places
 from hasten.objectives.link_sampling import LinkSampler, LinkSampling
 from hasten.ops.dtypes import accumulation_dtype
 from hasten.ops.graph.message_graph import MessageGraph
-from hasten.ops.losses.catalog_targets import CatalogTargets
 from hasten.ops.permutations import LastValueCache
 from hasten.ops.random import Stream, key, seed_device
 
@@ -71,10 +70,6 @@ class LinkModel(Protocol):
 
         The last is added to the score of a node with itself; None: nothing is. relation: int64 [B].
         """
-        ...
-
-    def relation_loss(self, ends: Tensor, relations: CatalogTargets) -> Tensor:
-        """The sum of the cross-entropies of the relations of links. ends: [2L, D], heads first."""
         ...
 
 
@@ -256,35 +251,20 @@ class LinkPhase(Phase):
             kind, smoothing = self.sampling.loss, self.sampling.smoothing
             loss, ends = link_loss(kind, self.model.queries, inputs.blocks, vectors, smoothing)
         terms = [Term("link", loss, batch.denominators["examples"], factor=inputs.factor)]
-        terms += self._terms_of_ends(batch, inputs, ends)
+        if self.sampling.n3:
+            cubes = _sum_of_cubes(ends, None if inputs.blocks is None else inputs.blocks.weight)
+            weight, factor = self.sampling.n3, inputs.factor
+            factor = None if factor is None else factor * weight
+            terms.append(Term("n3", cubes, batch.denominators["examples"], weight, factor))
         if self.contrast is not None:
             if inputs.nodes is not None and inputs.ignored is not None:
-                rows = normalized_parts(vectors, inputs.nodes, inputs.lengths)
+                rows = _normalized(vectors, inputs.nodes, inputs.lengths)
                 loss = self.contrast.loss(inputs.ignored, *rows)
             else:
                 loss = vectors.new_zeros((), dtype=accumulation_dtype(vectors))
             weight = self.contrast.similar.weight
             terms.append(Term("contrast", loss, batch.denominators["anchors"], weight))
         return terms
-
-    def _terms_of_ends(self, batch: Batch, inputs: LinkInputs, ends: Tensor) -> Iterator[Term]:
-        """N3 and the prediction of relations. ends: [2L, D] the vectors of heads, then of tails."""
-        blocks, terms = inputs.blocks, []
-        weight = None if blocks is None else blocks.weight
-        if self.sampling.n3:
-            terms.append(("n3", _sum_of_cubes(ends, weight), self.sampling.n3))
-        if self.sampling.relation_weight:
-            loss = ends.new_zeros((), dtype=accumulation_dtype(ends))
-            if len(ends):
-                if blocks is None:
-                    relation = torch.from_numpy(self.graph.kind(inputs.links))
-                else:
-                    relation = blocks.relation.chunk(2)[0]
-                loss = self.model.relation_loss(ends, CatalogTargets.of_rows(relation, weight))
-            terms.append(("relation", loss, self.sampling.relation_weight))
-        for name, loss, share in terms:
-            factor = None if inputs.factor is None else inputs.factor * share
-            yield Term(name, loss, batch.denominators["examples"], share, factor)
 
 
 def _sum_of_cubes(ends: Tensor, weight: Tensor | None) -> Tensor:
@@ -294,3 +274,12 @@ def _sum_of_cubes(ends: Tensor, weight: Tensor | None) -> Tensor:
     """
     cubes = ends.abs().pow(3).sum(1, dtype=accumulation_dtype(ends))
     return cubes.sum() if weight is None else cubes @ weight.to(cubes).repeat(2)
+
+
+def _normalized(vectors: Tensor, nodes: Tensor, lengths: list[int]) -> Sequence[Tensor]:
+    """The rows of nodes, with norm 1 in full precision, in parts; on a GPU by one gather."""
+    full = accumulation_dtype(vectors)
+    if vectors.device.type == "cpu":
+        parts = torch.split(nodes, lengths)
+        return [F.normalize(vectors.index_select(0, each).to(full)) for each in parts]
+    return torch.split(F.normalize(vectors.index_select(0, nodes).to(full)), lengths)

@@ -15,7 +15,7 @@ from hasten.data.graph.node_types import NodeTypes
 from hasten.data.tables import TRAIN
 from hasten.errors import ConfigurationError
 from hasten.models.interface import Sizes
-from hasten.models.typed_graph import hgt, relation_weights
+from hasten.models.typed_graph import hgt
 from hasten.models.typed_graph.hgt import HGT
 from hasten.models.typed_graph.hgt_options import HGTOptions
 from hasten.models.typed_graph.jaccard import jaccard_pairs
@@ -186,11 +186,6 @@ def naive_loss(model, phase, batch):
                 scores = torch.stack([own, *others])
                 value = value + F.cross_entropy(scores, target, label_smoothing=smoothing) / 2
         value = value + model.options.n3 * (z[h].abs() ** 3 + z[t].abs() ** 3).sum()
-        if model.options.relation_weight:
-            product = hgt.dropout(z[h] * z[t], model.options.query_dropout, model.training)
-            scores = model.relations @ product / z.shape[1] ** 0.5
-            of_relation = F.cross_entropy(scores, torch.tensor(r))
-            value = value + model.options.relation_weight * of_relation
         total = total + value / len(links)
     anchors = np.array([i - phase.links for i in ids if i >= phase.links])
     if contrast is not None:
@@ -227,15 +222,12 @@ def naive_loss(model, phase, batch):
         {"exclude_self": True, "loops": True, "shallow_width": 5, "n3": 0.3},
         {"shallow_width": 2, "n3": 0.1, "loss": "logistic", "exclude_self": True, "negatives": 8},
         {"label_smoothing": 0.2, "self_score": True, "loops": True, "filter_negatives": False},
-        {"relation_weight": 0.7, "loss": "logistic", "negatives": 3},
-        {"relation_weight": 0.7, "query_dropout": 0.5, "shallow_width": 3, "n3": 0.1},
     ],
 )
 def test_loss_and_gradients_are_those_of_the_equations(mode, options, monkeypatch):
     fan_out = {"fan_out": 1000} if mode == "neighbors" else {}
     if "query_dropout" in options:  # what a query loses depends on which end it is of
-        for module in (hgt, relation_weights):
-            monkeypatch.setattr(module, "dropout", lambda x, rate, training: x * (x > 0))
+        monkeypatch.setattr(hgt, "dropout", lambda x, rate, training: x * (x > 0))
     _, model, phase = build(mode=mode, **options, **fan_out)
     batch = phase.plan(3, 1, 0)
     ours, mine = gradients(model, lambda: loss_of(phase, batch, parts=3))
@@ -256,9 +248,8 @@ def test_micro_batches_and_recomputation_change_nothing(mode):
     found = []
     for parts, recompute in ((1, False), (4, False), (2, True)):
         _, model, phase = build(
-            mode=mode, recompute=recompute, exclude_self=True, shallow_width=3, n3=0.1,
-            relation_weight=0.5, **fan_out,
-        )  # fmt: skip
+            mode=mode, recompute=recompute, exclude_self=True, shallow_width=3, n3=0.1, **fan_out
+        )
         batch = phase.plan(1, 0, 1 % phase.steps())
         found.append(gradients(model, lambda p=phase, b=batch, n=parts: loss_of(p, b, n)))
     for value, grads in found[1:]:

@@ -46,7 +46,6 @@ from hasten.models.typed_graph.hgt_options import HGTOptions, require_neighborho
 from hasten.models.typed_graph.hgt_rows import hgt_rows
 from hasten.models.typed_graph.input_rows import input_rows
 from hasten.models.typed_graph.layer_norm import Norms, norms_of_layers, typed_layer_norm
-from hasten.models.typed_graph.relation_weights import relation_loss, relation_weights
 from hasten.models.typed_graph.shallow import shallow_embeddings, with_shallow
 from hasten.models.typed_graph.similar_nodes import contrast_of
 from hasten.objectives.base import Phase
@@ -58,7 +57,6 @@ from hasten.ops.dtypes import autocast_dtype, upcast
 from hasten.ops.graph.edge_pairs import EdgePairs
 from hasten.ops.graph.message_graph import Hop, MessageGraph
 from hasten.ops.graph.typed_edges import TypedEdges
-from hasten.ops.losses.catalog_targets import CatalogTargets
 from hasten.ops.ranking.scorer import Scorer
 from hasten.ops.table import FixedTable, gathered_rows
 from hasten.ops.transfer import to_device
@@ -110,7 +108,12 @@ class HGT(Model):
         self.shifts = nn.Parameter(torch.zeros(shape)) if options.norm else None
         self.result = LinearMap(options.hidden, options.width - options.shallow_width)
         self.shallow = shallow_embeddings(sizes.entities, options.shallow_width)
-        self.relations = relation_weights(options, sizes.relations)
+        self.relations: nn.Parameter | None = None
+        if options.decoder == "distmult":
+            weights = torch.ones(sizes.relations, options.width)
+            if options.relation_weights == "normal":
+                weights += torch.randn_like(weights)
+            self.relations = nn.Parameter(weights)
         self.bias = nn.Parameter(torch.zeros(sizes.relations))
         #: self-scores divided by :data:`SELF_SCALE`
         self.selves = nn.Parameter(torch.zeros(sizes.relations)) if options.self_score else None
@@ -250,11 +253,6 @@ class HGT(Model):
             vectors = vectors * gathered_rows(self.relations, relation).to(vectors.dtype)
         vectors = dropout(vectors, self.options.query_dropout, self.training)
         return vectors * self._scale, self.bias[relation], self.self_scores(relation)
-
-    def relation_loss(self, ends: Tensor, relations: CatalogTargets) -> Tensor:
-        assert self.relations is not None, "only the decoder distmult predicts relations"
-        rate = self.options.query_dropout
-        return relation_loss(ends, self.relations, relations, rate, self.training)
 
     def self_scores(self, relation: Tensor) -> Tensor | None:
         if self.excluded_selves is not None:

@@ -26,7 +26,6 @@ FROM_DATA = (
     "model.query_dropout",
     "model.filter_negatives",
     "model.n3",
-    "model.relation_weight",
     "model.exclude_self",
     "model.self_score",
     "model.contrastive_weight",
@@ -34,7 +33,7 @@ FROM_DATA = (
 _LARGEST_BATCH = 5000
 #: triples below which a graph is small: validation falls with the smallest batches and layers
 _SMALL = 20_000
-#: triples from which on more negatives and the prediction of relations rank better
+#: triples from which on more negatives rank better
 _MANY = 100_000
 #: width of the single layer beside shallow embeddings
 _NARROW = 8
@@ -80,7 +79,7 @@ def _embeddings(size: DataSize, config: RunConfig) -> tuple[bool, dict[str, Any]
     nodes, and not in mode neighbors, which is for graphs whose table would be too large. Unless the
     graph is small, or a width of either part is given, there is one narrow layer with one head,
     as wider ones and more heads overfit sooner, with dropout and label smoothing; graphs with many
-    triples have more negatives, and predict relations.
+    triples have more negatives.
     """
     options = config.model
     assert isinstance(options, HGTOptions)
@@ -94,19 +93,17 @@ def _embeddings(size: DataSize, config: RunConfig) -> tuple[bool, dict[str, Any]
     excluded = config.given("model.exclude_self", excluded)
     similar = options.contrastive_type or options.contrastive_relations
     softmax, many = options.loss == "softmax", size.triples >= _MANY
-    ranks_many = many and is_narrow and softmax
     return is_narrow, {
         "model.hidden": hidden,
         "model.layers": 1 if is_narrow else options.layers,
         "model.heads": 1 if is_narrow else options.heads,
-        "model.negatives": 1024 if ranks_many else options.negatives,
+        "model.negatives": 1024 if many and is_narrow and softmax else options.negatives,
         "model.label_smoothing": 0.1 if is_narrow and softmax else 0.0,
         "model.dropout": 0.5 if is_narrow else 0.0,
         "model.shallow_width": shallow,
         "model.query_dropout": 0.2 if shallow else 0.0,
         "model.filter_negatives": not (shallow and softmax),
         "model.n3": 0.01 if shallow else 0.0,
-        "model.relation_weight": float(ranks_many and options.decoder == "distmult"),
         "model.exclude_self": excluded,
         "model.self_score": not excluded,
         "model.contrastive_weight": 0.0 if shallow and not similar else 0.5,

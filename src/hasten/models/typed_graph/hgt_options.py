@@ -59,9 +59,6 @@ class HGTOptions(ModelOptions):
         0.0, description="dropout rate of the product of a node and a relation, in training"
     )
     n3: float = Field(0.0, ge=0, description="weight of the cubes of both ends of each link (N3)")
-    relation_weight: Annotated[float, Field(ge=0), OnlyWith("decoder", "distmult")] = Field(
-        0.0, description="weight of predicting the relation of each link (cross-entropy)"
-    )
     mode: Mode = Field(
         "full", description="a step encodes: the whole graph, or the neighborhoods of its scored "
         "links (edges) or of one link per sampled node (neighbors)"
@@ -133,7 +130,6 @@ class HGTOptions(ModelOptions):
             excluded,
             self.filter_negatives,
             self.label_smoothing,
-            self.relation_weight,
         )
 
 

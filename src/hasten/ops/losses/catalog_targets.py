@@ -42,14 +42,6 @@ class CatalogTargets:
         largest_count = float(counts.max()) if rows else 1.0
         return cls(targets, query, counts, query.cpu().numpy(), largest_count)
 
-    @classmethod
-    def of_rows(cls, item: Tensor, weight: Tensor | None) -> CatalogTargets:
-        """One target of each row. weight: [T], 0 for rows that are padding; None: all are 1."""
-        if weight is None:
-            return cls(item, None, None)
-        rows = torch.arange(len(item), device=item.device)
-        return cls(item, rows, weight, weight=weight)
-
     def within(self, start: int, stop: int) -> slice:
         """The slice of the targets of rows ``start`` to ``stop``."""
         if self.query_on_host is None:
