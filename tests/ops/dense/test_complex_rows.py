@@ -54,6 +54,12 @@ def test_the_gradient_of_a_zero_is_zero() -> None:
     assert rows.grad.abs().sum() == 0
 
 
+def test_second_derivatives_are_right() -> None:
+    left, right = (torch.randn(2, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    assert torch.autograd.gradgradcheck(cubed_moduli, (left,))
+    assert torch.autograd.gradgradcheck(complex_product, (left, right, True))
+
+
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 def test_function_transforms_give_the_same() -> None:
     left, right = torch.randn(2, 3, 4, dtype=torch.float64)

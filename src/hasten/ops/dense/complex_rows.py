@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def complex_product(left: Tensor, right: Tensor, conjugate: bool = False) -> Tensor:
-    """[B, D] ``left * right``, or ``conj(left) * right``."""
+    """[B, D] ``left * right``, or ``conj(left) * right``. D must be even."""
     if torch.compiler.is_compiling():  # which joins the passes itself, and cannot trace vmap rules
         sign = -1 if conjugate else 1
         (a, b), (c, d) = left.chunk(2, dim=1), right.chunk(2, dim=1)
@@ -23,14 +23,20 @@ def complex_product(left: Tensor, right: Tensor, conjugate: bool = False) -> Ten
 
 
 def cubed_moduli(rows: Tensor) -> Tensor:
-    """[B] the sums of the cubed moduli of rows [B, D]."""
-    cubes: Tensor = _CubedModuli.apply(rows)[0]  # type: ignore[no-untyped-call]
+    """[B] the sums of the cubed moduli of rows [B, D]. D must be even."""
+    cubes: Tensor = _CubedModuli.apply(rows)  # type: ignore[no-untyped-call]
     return cubes
 
 
 def _halves(rows: Tensor) -> Tensor:
     """[B, 2, D / 2]: a view."""
     return rows.view(rows.shape[0], 2, rows.shape[1] // 2)
+
+
+def _squared_moduli(rows: Tensor) -> Tensor:
+    """[B, D / 2] of rows [B, D]."""
+    real, imaginary = rows.chunk(2, dim=1)
+    return (real * real).add_(imaginary * imaginary)
 
 
 def _multiply(left: Tensor, right: Tensor, conjugate: bool) -> Tensor:
@@ -84,28 +90,26 @@ class _CubedModuli(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(rows: Tensor) -> tuple[Tensor, Tensor]:
-        real, imaginary = rows.chunk(2, dim=1)
-        squares = (real * real).add_(imaginary * imaginary)
-        moduli = squares.sqrt()
-        return squares.mul_(moduli).sum(1), moduli
+    def forward(rows: Tensor) -> Tensor:
+        squares = _squared_moduli(rows)
+        return squares.mul_(squares.sqrt()).sum(1)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(inputs[0], output[1])
-        ctx.save_for_forward(inputs[0], output[1])
-        ctx.mark_non_differentiable(output[1])
+    def setup_context(ctx: Any, inputs: tuple[Tensor], _: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor, _: Tensor) -> Tensor:
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         # of |z|³: 3 |z| z
-        rows, moduli = ctx.saved_tensors
-        factors = moduli * (3 * grad)[:, None]
+        (rows,) = ctx.saved_tensors
+        # moduli kept by the forward pass would be constants in second derivatives
+        factors = _squared_moduli(rows).sqrt() * (3 * grad)[:, None]
         grad_rows: Tensor = (_halves(rows) * factors[:, None]).flatten(1)
         return grad_rows
 
     @staticmethod
-    def jvp(ctx: Any, of_rows: Tensor) -> tuple[Tensor, None]:
-        rows, moduli = ctx.saved_tensors
+    def jvp(ctx: Any, of_rows: Tensor) -> Tensor:
+        (rows,) = ctx.saved_tensors
         along = (_halves(rows) * _halves(of_rows)).sum(1)
-        return (3 * moduli * along).sum(1), None
+        return (3 * _squared_moduli(rows).sqrt() * along).sum(1)
