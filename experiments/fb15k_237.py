@@ -86,11 +86,7 @@ def _bilinear() -> Iterable[Experiment]:
     adagrad = f"{adagrad} --lr 0.1 --epochs 66 --eval-every 6"
     yield from seeds("complex-fb15k-237-adagrad", "complex", "fb15k-237", adagrad, "adagrad")
     # the same for a CPU: a sample of entities, and no entity is its own answer
-    sampled = adagrad.replace("1-n-softmax", "sampled-softmax --threads 1")
-    sampled = sampled.replace("exclude_self=false", "exclude_self=true")
-    sampled = sampled.replace("--epochs 66 --eval-every 6", "--epochs 54 --eval-every 9")
-    name = "complex-fb15k-237-sampled-adagrad"
-    yield from seeds(name, "complex", "fb15k-237", sampled, "sampled-adagrad")
+    yield from by_recipe("complex", "fb15k-237", question="sampled-adagrad")
     # as published, but for the sizes of batch norm's groups
     core = f"{_COMMON} --set data.unknown=keep --lr 5e-4 --epochs 500 --eval-every 10"
     yield from seeds("tucker-fb15k-237", "tucker", "fb15k-237", core, count=1)

@@ -2,7 +2,8 @@
 
 Runs of the queue are evaluated on validation alone. Opening a group selects the configuration with
 the best validation mean, evaluates its runs on the test set and appends one line to
-``experiments/results/opened.jsonl``. A group is opened once.
+``experiments/results/opened.jsonl``. A group is opened once; later only further seeds of the
+selected configuration are evaluated on the test set.
 """
 
 from __future__ import annotations
@@ -35,18 +36,22 @@ class OpeningError(RuntimeError):
 def open_group(queue: Queue, group: str, experiments: Sequence[Experiment]) -> dict[str, Any]:
     """Select by validation, evaluate the selected runs on test, and append the record.
 
-    Raises OpeningError if the group is unknown, unfinished, or was opened before.
+    Of a group that was opened before, further seeds of the selected configuration are evaluated.
+
+    Raises OpeningError if the group is unknown or unfinished, or was opened before and has no
+    further seeds, or configurations that were not there when one was selected.
     """
     members = [experiment for experiment in experiments if experiment.group == group]
     if not members:
         known = ", ".join(sorted({experiment.group for experiment in experiments}))
         raise OpeningError(f"no group {group!r}; there are {known}")
-    for entry in read_opened(queue.results):
-        if entry["group"] == group:
-            raise OpeningError(
-                f"{group} was opened on {entry['date']}; to compare further configurations, "
-                "define a new group"
-            )
+    earlier = [entry for entry in read_opened(queue.results) if entry["group"] == group]
+    seen = {each["seed"] for entry in earlier for each in entry["test"]}
+    if earlier and not _only_adds_seeds(earlier[0], seen, members):
+        raise OpeningError(
+            f"{group} was opened on {earlier[-1]['date']}; to compare further configurations, "
+            "define a new group"
+        )
     unfinished = [e.name for e in members if queue.state(e) != "done"]
     if unfinished:
         raise OpeningError(f"{group} is not finished: {', '.join(unfinished)}")
@@ -55,6 +60,8 @@ def open_group(queue: Queue, group: str, experiments: Sequence[Experiment]) -> d
         record = json.loads(queue.result(experiment).read_text())
         records.setdefault(experiment.configuration, []).append(record)
     metric, selected = select_configuration(records)
+    if earlier:  # what was selected stays selected
+        selected = earlier[0]["selected"]
     chosen = [experiment for experiment in members if experiment.configuration == selected]
     pairs = zip(chosen, records[selected], strict=True)
     entry = {
@@ -71,10 +78,27 @@ def open_group(queue: Queue, group: str, experiments: Sequence[Experiment]) -> d
         "test_seen_before": [
             name for name, found in records.items() if any("test" in record for record in found)
         ],
-        "test": [_test_figures(queue, experiment, record) for experiment, record in pairs],
+        "test": [
+            _test_figures(queue, experiment, record)
+            for experiment, record in pairs
+            if experiment.seed not in seen
+        ],
     }
     append_opened(queue.results, entry)
     return entry
+
+
+def _only_adds_seeds(
+    first: Mapping[str, Any], seen: set[int], members: Sequence[Experiment]
+) -> bool:
+    """Whether a group has the configurations of its first opening, and more seeds of the selected.
+
+    seen: the seeds whose test figures are known.
+    """
+    if {experiment.configuration for experiment in members} != set(first["valid"]):
+        return False
+    chosen = {e.seed for e in members if e.configuration == first["selected"]}
+    return not chosen <= seen
 
 
 def select_configuration(records: Records) -> tuple[str, str]:

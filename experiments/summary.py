@@ -40,8 +40,8 @@ python -m experiments.queue open conve-umls-settings         # the test figures 
 form a group (`experiments/definitions.py`). `open` selects the configuration with the best
 validation mean, evaluates its runs on the test set, and appends one line to
 `experiments/results/opened.jsonl`: date, commit, all validation figures of the group, the selected
-configuration and its test figures. A group is opened once. To compare further configurations after
-that, define a new group.
+configuration and its test figures. A group is opened once; later only further seeds of the selected
+configuration are evaluated on the test set. To compare further configurations, define a new group.
 
 † Runs from before 2026-11-23 were evaluated on test at their end, whatever validation said.
 
@@ -59,7 +59,8 @@ def load_configurations(folder: Path) -> dict[str, list[dict[str, Any]]]:
     for entry in read_opened(folder):
         figures = {each["seed"]: each for each in entry["test"]}
         for record in found[entry["selected"]]:
-            record["opened"] = {"date": entry["date"], **figures[record["seed"]]}
+            if record["seed"] in figures:
+                record["opened"] = {"date": entry["date"], **figures[record["seed"]]}
     return found
 
 

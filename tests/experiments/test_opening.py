@@ -67,6 +67,31 @@ def test_a_group_is_opened_once_and_when_it_is_complete(group):
         open_group(queue, GROUP, experiments)
 
 
+def test_an_opened_group_grows_by_runs_of_what_was_selected_alone(group):
+    queue, experiments = group
+    open_group(queue, GROUP, experiments)
+    later = [
+        *seeds("plain", "sasrec", "toy", "--lr 1", "loss", count=2, also=("--set a=1",)),
+        *seeds("better", "sasrec", "toy", "--better", "loss", count=3, also=("--set a=1",)),
+    ]
+    with pytest.raises(OpeningError, match="not finished: better-seed2"):
+        open_group(queue, GROUP, later)
+    assert run_queue(queue, later) == 0
+    assert ", 2 of 3 seeds)" in document(load_configurations(queue.results))
+    rival = seeds("rival", "sasrec", "toy", "--lr 2", "loss", count=1)
+    with pytest.raises(OpeningError, match="to compare further configurations"):
+        open_group(queue, GROUP, [*later, *rival])
+    path = queue.result(later[0])  # plain would be selected now
+    path.write_text(path.read_text().replace("0.2", "0.9"))
+    entry = open_group(queue, GROUP, later)
+    assert entry["selected"] == "better"
+    assert [each["seed"] for each in entry["test"]] == [2]
+    records = load_configurations(queue.results)["better"]
+    assert [record["opened"]["seed"] for record in records] == [0, 1, 2]
+    with pytest.raises(OpeningError, match="was opened on"):
+        open_group(queue, GROUP, later)
+
+
 def test_the_record_only_grows(group):
     queue, experiments = group
     open_group(queue, GROUP, experiments)
