@@ -56,7 +56,8 @@ How to read the table:
 - The column *defaults* is the model trained without any option.
 - The defaults of `complex` and `conve` rank the entity of a query last
   ([exclude_self](models/complex.md#entities-that-are-no-answers-to-themselves)); their recipes rank
-  it like any other entity, as most published results do, except `fb15k-237/wide` of `conve`.
+  it like any other entity, as most published results do, except `fb15k-237/best` of `complex` and
+  `fb15k-237/wide` of `conve`.
 - *History masked*: items that the user already has are left out of the ranking. *History kept*:
   they are ranked too. The default of a run [depends on the data](evaluation.md).
 - Among the recipes of one data set, the one with the best validation metric when it was chosen is
