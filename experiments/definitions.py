@@ -26,6 +26,8 @@ _FILES = {
     "ml-100k-facts": " ".join(
         f"--set data.{part}=ml-100k-facts.{part}.inter" for part in ("train", "valid", "test")
     ),
+    "drugbank-ddi": "--set data.unknown=keep --set data.columns.head=1 --set data.columns.tail=2 "
+    "--set data.columns.relation=3",
 }
 _BEAUTY, _ML1M = (_MASKED, _UNTIED, _SAMPLED), (_MASKED, _SAMPLED)
 
@@ -107,12 +109,8 @@ def _graphs() -> Iterable[Experiment]:
         yield from seeds(f"conve-umls-12-{loss}", "conve", "umls", options, "loss", count=5)
     yield from by_recipe("conve", "kinship", count=5)
     yield from seeds("conve-nations", "conve", "nations", f"{falling} --epochs 100 --eval-every 5")
-    drugs = "".join(
-        f" --set data.columns.{role}={number}"
-        for role, number in (("head", 1), ("tail", 2), ("relation", 3))
-    )
     # a check that a set of another field trains to the end, no search for its best figures
-    some = f"{falling} --set data.unknown=keep --epochs 12 --eval-every 3{drugs}"
+    some = f"{falling} --epochs 12 --eval-every 3 {_FILES['drugbank-ddi']}"
     yield from seeds("conve-drugbank-ddi", "conve", "drugbank-ddi", some, count=1)
 
 
@@ -244,6 +242,12 @@ def _defaults() -> Iterable[Experiment]:
             for asked, before in CHANGED.get((model, data), ((usual, ""),)):
                 name, given = f"{model}-{data}-{asked}", f"{files} {before}"
                 yield from seeds(name, model, data, given, asked, embeddings=embeddings)
+
+    # data without a recipe of their own
+    drugs = "drugbank-ddi"
+    for model, data in (("sasrec", "home"), ("complex", drugs), ("conve", drugs)):
+        name = f"{model}-{data}-as-it-comes"
+        yield from seeds(name, model, data, _FILES.get(data, ""), "as-it-comes")
 
     for model, data, options in CONSTANT_DEFAULTS:
         name, given = f"{model}-{data}-defaults", f"{options} {_FILES.get(data, '')}"
