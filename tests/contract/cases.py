@@ -202,7 +202,11 @@ CASES = (
         _NO_DROPOUT,
         loss="pairwise.loss",
     ),
-    ModelCase("mmgcn", "mmgcn", {**_FEATURES, "model.latent": 8, "model.l2": 1e-3}),
+    ModelCase(
+        "mmgcn",
+        "mmgcn",
+        {**_FEATURES, "model.latent": 8, "model.ids": "trainable", "model.l2": 1e-3},
+    ),
     ModelCase("mmgcn-frozen", "mmgcn", {**_FEATURES, "model.latent": 8, "model.ids": "frozen"}),
     ModelCase("bm3", "bm3", _FEATURES),
     ModelCase("freedom", "freedom", {**_FEATURES, "model.modal_weight": 0.1, "model.layers": 2}),

@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional as F
 
 from hasten.config import TrainingOptions
+from hasten.config_loading.build import build_config
 from hasten.errors import ConfigurationError, DataError
 from hasten.models.interface import Sizes
 from hasten.models.multimodal import modal_data
@@ -82,7 +83,7 @@ def test_parameters_are_counted_as_published():
     names = dict(model.named_parameters())
     assert "ids" not in names
     assert "ids" in model.state_dict()  # but a run goes on from them
-    trained = MMGCN(MMGCNOptions(), model.sizes)
+    trained = MMGCN(MMGCNOptions(ids="trainable"), model.sizes)
     assert sum(p.numel() for p in trained.parameters()) == 631_808 + 5 * 64 + 3 * (256 + 384)
 
 
@@ -126,10 +127,10 @@ def test_frozen_constants_are_summed_once(monkeypatch):
 
 
 def test_frozen_ids_have_no_penalty():
-    with pytest.raises(ConfigurationError, match=r"model.l2 .* no effect"):
-        build(ids="frozen", l2=0.1)
+    with pytest.raises(ConfigurationError, match=r"model.l2.* it needs model.ids=trainable"):
+        build_config("mmgcn", flags={"model.l2": "0.1"})
     assert build(ids="frozen")[1].l2 == 0
-    assert build()[1].l2 == 1e-4
+    assert build(ids="trainable")[1].l2 == 1e-4
 
 
 def test_negatives_are_items_of_the_training_that_the_user_lacks():

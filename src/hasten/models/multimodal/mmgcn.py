@@ -18,14 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from hasten.config import ModelOptions
-from hasten.errors import ConfigurationError
+from hasten.config import ModelOptions, OnlyWith
 from hasten.models.interface import Sizes
 from hasten.models.multimodal.base import FEATURE_DEFAULTS, MultimodalModel
 from hasten.models.multimodal.mmgcn_layer import Layer, StackedLayer, joined, mix_layer, split
@@ -53,15 +52,15 @@ _ELEMENT = 16
 
 
 class MMGCNOptions(ModelOptions):
-    """Options of MMGCN. The defaults are those of published runs, but for ``ids``."""
+    """Options of MMGCN. The defaults are those of published runs."""
 
     name: Literal["mmgcn"] = "mmgcn"
     width: int = Field(64, ge=1, description="embedding dimension D, and the width of the layers")
     layers: int = Field(3, ge=1, le=1000, description="number of propagation layers")
     ids: Literal["trainable", "frozen"] = Field(
-        "trainable",
-        description="ID and user embeddings: trained as in the paper, or kept at their random "
-        "initialization as in the public code",
+        "frozen",
+        description="ID and user embeddings: kept at their random initialization as in the public "
+        "code, or trained as in the paper",
     )
     modalities: tuple[str, ...] | None = Field(
         None, min_length=1, description="modalities to use, in this order; none: all"
@@ -71,10 +70,8 @@ class MMGCNOptions(ModelOptions):
         description="modalities that are projected to model.latent first",
     )
     latent: int = Field(256, ge=1, description="width of projected modalities")
-    l2: float | None = Field(
-        None,
-        ge=0,
-        description="L2 penalty (published: 0 to 0.1); none: 1e-4, with frozen ids 0",
+    l2: Annotated[Annotated[float, Field(ge=0)] | None, OnlyWith("ids", "trainable")] = Field(
+        None, description="L2 penalty of trained ids (published: 0 to 0.1); none: 1e-4"
     )
 
 
@@ -122,6 +119,7 @@ class MMGCN(MultimodalModel):
         "training.batch_size": Choice(512, 1024, 2048),
         "model.width": Choice(32, 64, 128),
         "model.layers": Choice(1, 2, 3),
+        "model.ids": Choice("frozen", "trainable"),
         "model.l2": Range(1e-6, 1e-1, log=True),
     }
 
@@ -129,11 +127,6 @@ class MMGCN(MultimodalModel):
 
     def __init__(self, options: MMGCNOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
-        if options.ids == "frozen" and options.l2:
-            raise ConfigurationError(
-                "model.l2 penalises the embeddings of ids and users, which model.ids=frozen does "
-                "not train, so it would have no effect: leave it out"
-            )
         modalities = chosen_modalities(options.modalities, sizes)
         self.channels = nn.ModuleList(
             Channel(name, width, options, sizes) for name, width in modalities
@@ -151,8 +144,9 @@ class MMGCN(MultimodalModel):
     @property
     def l2(self) -> float:
         """The weight of the regularizers in effect."""
-        trained = self.options.ids == "trainable"
-        return (1e-4 if trained else 0.0) if self.options.l2 is None else self.options.l2
+        if self.options.ids == "frozen":
+            return 0.0
+        return 1e-4 if self.options.l2 is None else self.options.l2
 
     def reset_graphs(self) -> None:
         self._graph = None
