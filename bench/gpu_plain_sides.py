@@ -46,7 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "conve": {"model.loss": "1-n", "model.width": 200, "model.channels": 32, "model.group": 128},
     "lightgcn": {"model.sampling": "users"},
     "kgat": {"model.sampling": "users", "training.batch_size": 1024},
-    "mmgcn": {},
+    "mmgcn": {"model.ids": "trainable"},
     "dragon": {},
     "hgt": {
         "model.hidden": HIDDEN, "model.width": WIDTH, "model.heads": HEADS, "model.layers": LAYERS,

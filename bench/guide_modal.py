@@ -137,6 +137,8 @@ def run_once(
     command += ["--out", str(out), "--epochs", count, "--device", options.device]
     command += ["--threads", str(options.threads), "--json", "--quiet"]
     command += ["--set", f"checkpoint.every={count}"]
+    if options.model == "mmgcn":
+        command += ["--set", "model.ids=trainable"]
     for name, before in BASELINE.items():
         command += SWITCHES[name] if name in switched else before
     found = json.loads(output_of(command, options.threads).splitlines()[-1])

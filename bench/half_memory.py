@@ -55,7 +55,7 @@ CASES = {
     "bprmf": Case("library", _LIBRARY, {"model.width": 1024, **_BATCH}),
     "lightgcn": Case("library", _LIBRARY, {"model.width": 1024, **_BATCH}),
     "kgat": Case("library", _LIBRARY, {"model.width": 1024, **_BATCH, **_PLAIN}),
-    "mmgcn": Case("gallery", _GALLERY, {"model.width": 512, **_BATCH}),
+    "mmgcn": Case("gallery", _GALLERY, {"model.width": 512, "model.ids": "trainable", **_BATCH}),
     "dragon": Case("gallery", _GALLERY, {"model.width": 256, **_BATCH}),
     "conve": Case("families", {"families": 384}, {
         "training.batch_size": 16_384,

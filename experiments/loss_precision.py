@@ -101,7 +101,7 @@ def small_gallery() -> Dataset:
 
 def build(dataset: Dataset, seed: int) -> tuple[MMGCN, MultimodalPhase]:
     torch.manual_seed(seed)
-    options = MMGCNOptions(width=16, latent=24, l2=0.0)
+    options = MMGCNOptions(width=16, latent=24, ids="trainable", l2=0.0)
     model = MMGCN(options, Sizes.of(dataset))
     training = TrainingOptions(batch_size=BATCH)
     (phase,) = model.phases(dataset, training)

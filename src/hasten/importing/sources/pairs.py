@@ -184,8 +184,7 @@ MMGCN_MMREC = Source(
     "mmgcn",
     (r"[vt]_gcn\..+",),
     refusal="it keeps the embeddings of ids and users outside of its parameters, so the file does "
-    "not hold them, and without them no score can be computed again. Train mmgcn on the same data "
-    "(--set model.ids=frozen for the published numbers)",
+    "not hold them, and without them no score can be computed again. Train mmgcn on the same data",
 )
 DRAGON_MMREC = Source(
     "DRAGON of MMRec",
