@@ -37,7 +37,7 @@ PAGES = {"distmult": "complex", "degree": "hgt", "bprmf": "kgat"}
 METRICS = {"mrr": "MRR", "link_auroc": "link AUROC", "hr": "HR", "ndcg": "NDCG"}
 #: seeds that a figure needs
 ENOUGH = 3
-UNMEASURED = "not measured"
+UNMEASURED, PROVISIONAL = "not measured", " (provisional)"
 COLUMNS = "model | data | metric | defaults | with recipe"
 #: the recipes in the README; the first of a model and a data set that has none of them
 HEADLINES = ("best", "minute")
@@ -87,7 +87,7 @@ def headline_table(found: Sequence[Recipe], records: Records) -> str:
     of_pair: dict[tuple[str, str], list[Recipe]] = {}
     for recipe in found:
         metric = next(headlines(recipe, records))
-        if len(recipe.seeds) >= ENOUGH and as_it_comes(recipe, metric, records) != UNMEASURED:
+        if len(recipe.seeds) >= ENOUGH and not _unsure(as_it_comes(recipe, metric, records)):
             of_pair.setdefault((recipe.model, recipe.data), []).append(recipe)
     lines = [
         f"| {COLUMNS} | `--recipe` | recipe's training time |",
@@ -127,7 +127,7 @@ def _cells(recipe: Recipe, metric: str, records: Records) -> list[str]:
         DATA[recipe.data],
         METRICS.get(name, name.capitalize()) + (f"@{cut}" if cut else "") + _history(recipe),
         as_it_comes(recipe, metric, records),
-        linked + " (provisional)" * (len(recipe.seeds) < ENOUGH),
+        linked + PROVISIONAL * (len(recipe.seeds) < ENOUGH),
         f"`{recipe.key}`",
     ]
 
@@ -162,7 +162,13 @@ def as_it_comes(recipe: Recipe, metric: str, records: Records) -> str:
     found = _without_options(recipe, records)
     if metric not in found:
         return UNMEASURED
-    return f"[{figure(found[metric])}](docs/experiments.md#{_record_without_options(recipe)})"
+    name = _record_without_options(recipe)
+    few = len(records[name]) < ENOUGH
+    return f"[{figure(found[metric])}](docs/experiments.md#{name})" + PROVISIONAL * few
+
+
+def _unsure(cell: str) -> bool:
+    return cell == UNMEASURED or cell.endswith(PROVISIONAL)
 
 
 def _record_without_options(recipe: Recipe) -> str:
@@ -174,7 +180,7 @@ def _without_options(recipe: Recipe, records: Records) -> Mapping[str, Sequence[
     """The figures of the model without options, with the recipe's treatment of the history."""
     runs = records.get(_record_without_options(recipe), ())
     found = measured(runs)
-    if len(found.get("seeds", ())) < ENOUGH:
+    if not found:
         return {}
     kept = "history kept" in recipe.protocol
     if kept != ("history kept" in found["protocol"]) and "history" in recipe.protocol:

@@ -213,8 +213,10 @@ def test_the_values_that_a_model_declares_are_valid(name):
         ends = values.values if isinstance(values, Choice) else (values.low, values.high)
         for value in ends:
             flags = {key: value}
-            if key == "model.negatives" and "model.loss" in model.search:
-                flags["model.loss"] = model.search["model.loss"].values[-1]
+            # an option that has an effect only with the last value of another one
+            condition = {"model.negatives": "model.loss", "model.l2": "model.ids"}.get(key, "")
+            if condition in model.search:
+                flags[condition] = model.search[condition].values[-1]
             build_config(name, None, None, (), flags)
 
 
