@@ -27,6 +27,7 @@ CASE = {case.model: case for case in reversed(CASES)}
 BEAUTY = DataSize(users=22363, items=12101, interactions=153776, mean_length=6.9, long_length=13)
 ML_1M = DataSize(users=5390, items=3522, interactions=560000, mean_length=104, long_length=240)
 UMLS = DataSize(entities=135, relations=46, triples=5216, queries=1304)
+MIDDLE = DataSize(entities=2034, relations=42, triples=32888, queries=11960)
 FB15K_237 = DataSize(entities=14541, relations=237, triples=272115, queries=149689)
 
 
@@ -65,6 +66,8 @@ def test_the_length_follows_from_the_steps():
     assert chosen("sasrec", ML_1M, batch_size=32)["training.epochs"] == 25
     few = chosen("sasrec", BEAUTY, epochs=5)
     assert (few["evaluation.every"], few["training.average"]) == (1, None)
+    of_triples = [chosen("conve", size)["training.epochs"] for size in (UMLS, MIDDLE, FB15K_237)]
+    assert of_triples == [40, 128, 40]
     assert chosen("conve", UMLS)["training.batch_size"] == 32
     assert chosen("conve", FB15K_237)["training.batch_size"] == 128
     assert chosen("conve", UMLS)["model.label_smoothing"] is None

@@ -91,7 +91,7 @@ class ConvE(FactorizedTripleModel):
         graph with many entities gets ``loss=sampled``.
         """
         small = size.triples < SMALL_GRAPH
-        length = run_length(config, size.queries, steps=0, epoch_bounds=(40, 40))  # always 40
+        length = run_length(config, size.queries, 0 if small else 12_000, epoch_bounds=(40, 200))
         loss = triple_loss(size, config, "1-n-softmax")
         # tables cannot be sharded with the smoothed softmax
         smooths = not small and loss != "sampled" and config.training.shard_tables != "always"
