@@ -110,7 +110,7 @@ class BilinearModel(FactorizedTripleModel):
             "model.loss": loss,
             "model.width": 200 if small else 800 if wide else 400,
             "model.dropout": 0.5 if small else 0.2,
-            "model.n3": 0.0 if small else 0.03 if wide else 0.02,
+            "model.n3": 0.0 if small else 0.03 if wide else 0.01,
             "model.relation_weight": 0.0 if small else 2.0 if wide else 1.0,
             "model.exclude_self": True,
         }

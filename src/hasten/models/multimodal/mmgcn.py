@@ -112,7 +112,7 @@ class MMGCN(MultimodalModel):
     name = "mmgcn"
     summary = "one graph network per modality of item features (Wei et al. 2019)"
     Options = MMGCNOptions
-    defaults = {**FEATURE_DEFAULTS, "lr": 1e-3}
+    defaults = {**FEATURE_DEFAULTS, "lr": 1e-3, "average": 2.0}
     supports = Supports(recompute=True, compile=True)
     search = {
         "training.lr": Range(1e-4, 5e-3, log=True),
