@@ -231,6 +231,16 @@ def _typed() -> Iterable[Experiment]:
         yield from by_recipe("degree", data, embeddings=True)
 
 
+#: a run without options takes a quarter of an hour of one core or more: one seed
+_LONG = {
+    ("conve", "fb15k-237"),
+    ("conve", "drugbank-ddi"),
+    ("sasrec", "home"),
+    ("sasrec", "ml-1m"),
+    ("distmult", "hetionet"),
+}
+
+
 def _defaults() -> Iterable[Experiment]:
     """Every model as it comes on the data sets of its recipes: no option but those of the files."""
     for recipe in recipes():
@@ -241,13 +251,16 @@ def _defaults() -> Iterable[Experiment]:
             embeddings = model in ("hgt", "distmult")
             for asked, before in CHANGED.get((model, data), ((usual, ""),)):
                 name, given = f"{model}-{data}-{asked}", f"{files} {before}"
-                yield from seeds(name, model, data, given, asked, embeddings=embeddings)
+                count = 1 if (model, data) in _LONG else 3
+                yield from seeds(
+                    name, model, data, given, asked, count=count, embeddings=embeddings
+                )
 
     # data without a recipe of their own
     drugs = "drugbank-ddi"
     for model, data in (("sasrec", "home"), ("complex", drugs), ("conve", drugs)):
-        name = f"{model}-{data}-as-it-comes"
-        yield from seeds(name, model, data, _FILES.get(data, ""), "as-it-comes")
+        name, count = f"{model}-{data}-as-it-comes", 1 if (model, data) in _LONG else 3
+        yield from seeds(name, model, data, _FILES.get(data, ""), "as-it-comes", count=count)
 
     for model, data, options in CONSTANT_DEFAULTS:
         name, given = f"{model}-{data}-defaults", f"{options} {_FILES.get(data, '')}"
