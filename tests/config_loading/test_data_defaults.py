@@ -45,6 +45,15 @@ def test_a_rule_gives_the_keys_that_it_declares_and_values_that_are_accepted(mod
     assert build_config(model, flags=found)
 
 
+#: sasrec without sampled items
+FULL = {
+    "training.lr": 2e-3,
+    "model.loss": "ce",
+    "model.negatives": None,
+    "model.mask_known": False,
+}
+
+
 def test_the_length_follows_from_the_steps():
     assert chosen("sasrec", BEAUTY) == {
         "training.epochs": 24,
@@ -52,7 +61,7 @@ def test_the_length_follows_from_the_steps():
         "training.average": 2,
         "model.max_length": 50,
         "model.dropout": 0.5,
-        "model.loss": "ce",
+        **FULL,
     }
     assert chosen("sasrec", ML_1M) == {
         "training.epochs": 98,
@@ -60,7 +69,7 @@ def test_the_length_follows_from_the_steps():
         "training.average": 2,
         "model.max_length": 200,
         "model.dropout": 0.2,
-        "model.loss": "ce",
+        **FULL,
     }
     # twice the batch: half of the steps in an epoch; few given epochs: no average
     assert chosen("sasrec", ML_1M, batch_size=32)["training.epochs"] == 25
@@ -149,7 +158,14 @@ def test_python_takes_the_same_path(tmp_path):
 
 
 def test_large_catalogs_are_sampled_and_large_graphs_propagate_less_often():
-    assert chosen("sasrec", LARGE)["model.loss"] == "sampled-softmax"
+    for model in ("sasrec", "tisasrec"):
+        sampled = chosen(model, replace(BEAUTY, items=28_000))
+        assert sampled["model.loss"] == chosen(model, LARGE)["model.loss"] == "sampled-softmax"
+        keys = ("training.lr", "model.negatives", "model.mask_known")
+        assert [sampled[key] for key in keys] == [3e-3, 2048, True]
+        assert chosen(model, replace(ML_1M, items=28_000))["model.loss"] == "ce"
+        full = chosen(model, LARGE, **{"model.loss": "ce"})
+        assert [full[key] for key in keys] == [2e-3, None, False]
     assert chosen("conve", LARGE)["model.loss"] == "sampled"
     assert chosen("conve", LARGE)["model.label_smoothing"] is None  # refused
     assert chosen("complex", LARGE)["model.loss"] == "sampled"

@@ -20,8 +20,8 @@ from hasten.objectives.sequence_batch import SequenceBatch
 from hasten.ops.buckets import Bucket
 from hasten.ops.dense.layer_norm import LayerNorm
 
-#: the default loss is sampled-softmax for more items than this
-MANY_ITEMS = 100_000
+#: the default loss is sampled-softmax for more items than this, with short histories and long ones
+MANY_ITEMS, MANY_ITEMS_OF_LONG = 20_000, 100_000
 
 
 class AttentionModel(SequentialModel):
@@ -32,7 +32,11 @@ class AttentionModel(SequentialModel):
     """
 
     defaults = {"lr": 2e-3, "schedule": "cosine", "betas": (0.9, 0.98), "clip_norm": 5.0}
-    defaults_from_data = (*LENGTH_AND_AVERAGE, "model.max_length", "model.dropout", "model.loss")
+    defaults_from_data = (
+        *LENGTH_AND_AVERAGE,
+        *("model.max_length", "model.dropout"),
+        *("training.lr", "model.loss", "model.negatives", "model.mask_known"),
+    )
     supports = Supports(recompute=True, compile=True, shard_tables=True)
     search = {
         "training.lr": Range(5e-4, 5e-3, log=True),
@@ -53,13 +57,19 @@ class AttentionModel(SequentialModel):
         The cost of ``ce`` grows with the number of items, so large catalogs use sampled-softmax.
         """
         short = size.mean_length < 30
+        many = size.items > (MANY_ITEMS if short else MANY_ITEMS_OF_LONG)
+        loss = config.given("model.loss", "sampled-softmax" if many else "ce")
+        samples = many and loss == "sampled-softmax"
         return {
             **with_weight_average(
                 run_length(config, size.users, 4200, (20, 100)), max_average_epochs=2
             ),
             "model.max_length": 50 if size.long_length <= 60 else 200,
             "model.dropout": 0.5 if short else 0.2,
-            "model.loss": "ce" if size.items <= MANY_ITEMS else "sampled-softmax",
+            "training.lr": 3e-3 if samples else 2e-3,
+            "model.loss": loss,
+            "model.negatives": 2048 if samples else None,
+            "model.mask_known": samples,
         }
 
     def build_blocks(self) -> None:
