@@ -54,16 +54,16 @@ class AttentionModel(SequentialModel):
     def defaults_for(cls, size: DataSize, config: RunConfig) -> Mapping[str, Any]:
         """About 4,200 steps; longer sequences and less dropout for long histories.
 
-        The cost of ``ce`` grows with the number of items, so large catalogs use sampled-softmax.
+        The cost of ``ce`` grows with the number of items, so large catalogs use sampled-softmax,
+        and 24 epochs at least.
         """
         short = size.mean_length < 30
         many = size.items > (MANY_ITEMS if short else MANY_ITEMS_OF_LONG)
         loss = config.given("model.loss", "sampled-softmax" if many else "ce")
         samples = many and loss == "sampled-softmax"
+        length = run_length(config, size.users, 4200, (24 if samples else 20, 100))
         return {
-            **with_weight_average(
-                run_length(config, size.users, 4200, (20, 100)), max_average_epochs=2
-            ),
+            **with_weight_average(length, max_average_epochs=2),
             "model.max_length": 50 if size.long_length <= 60 else 200,
             "model.dropout": 0.5 if short else 0.2,
             "training.lr": 3e-3 if samples else 2e-3,
