@@ -231,7 +231,7 @@ def _typed() -> Iterable[Experiment]:
         yield from by_recipe("degree", data, embeddings=True)
 
 
-#: a run without options takes a quarter of an hour of one core or more: one seed
+#: a run without options takes nine minutes of one core or more: one seed
 _LONG = {
     ("conve", "fb15k-237"),
     ("conve", "drugbank-ddi"),

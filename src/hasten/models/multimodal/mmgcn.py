@@ -70,8 +70,8 @@ class MMGCNOptions(ModelOptions):
         description="modalities that are projected to model.latent first",
     )
     latent: int = Field(256, ge=1, description="width of projected modalities")
-    l2: Annotated[Annotated[float, Field(ge=0)] | None, OnlyWith("ids", "trainable")] = Field(
-        None, description="L2 penalty of trained ids (published: 0 to 0.1); none: 1e-4"
+    l2: Annotated[float | None, OnlyWith("ids", "trainable")] = Field(
+        None, ge=0, description="L2 penalty of trained ids (published: 0 to 0.1); none: 1e-4"
     )
 
 
