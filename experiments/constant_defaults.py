@@ -72,6 +72,10 @@ CHANGED = {
             ("distmult", "redda-k", 22),
         )
     },
+    ("mmgcn", "tiktok"): (
+        ("as-it-comes", "--set evaluation.metrics=ndcg@10,recall@20"),
+        ("recall-default", ""),
+    ),
     ("hgt", "redda-k"): (
         ("as-it-comes", _LONG),
         ("self-score", f"{_SELF} --batch-size 960"),

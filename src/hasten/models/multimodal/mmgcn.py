@@ -112,7 +112,7 @@ class MMGCN(MultimodalModel):
     name = "mmgcn"
     summary = "one graph network per modality of item features (Wei et al. 2019)"
     Options = MMGCNOptions
-    defaults = {**FEATURE_DEFAULTS, "lr": 1e-3}
+    defaults = {**FEATURE_DEFAULTS, "lr": 1e-3, "evaluation.metrics": ("recall@20", "ndcg@10")}
     supports = Supports(recompute=True, compile=True)
     search = {
         "training.lr": Range(1e-4, 5e-3, log=True),
@@ -127,7 +127,7 @@ class MMGCN(MultimodalModel):
 
     @classmethod
     def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
-        """As the base class, but evaluated after every epoch, because epochs vary."""
+        """As the base class, but evaluated after every epoch: they vary, in NDCG most."""
         often = {"evaluation.every": 1, "training.patience": "20 evaluations"}
         return super().defaults_for(size, config) | (often if size.validated else {})
 
