@@ -176,7 +176,9 @@ def test_list_names_every_experiment(queue, capsys):
 def test_names_are_unique_and_patterns_select(queue, capsys):
     names = [experiment.name for experiment in EXPERIMENTS]
     assert len(set(names)) == len(names)
-    assert {e.group for e in select("tisasrec-ml", EXPERIMENTS)} == {"tisasrec-ml-1m-20-epochs"}
+    assert {e.group for e in select("tisasrec-ml-1m-ce", EXPERIMENTS)} == {
+        "tisasrec-ml-1m-20-epochs"
+    }
     with pytest.raises(SystemExit):
         main(["list", "--only", "no such experiment"])
     with pytest.raises(SystemExit):

@@ -68,8 +68,7 @@ class AttentionModel(SequentialModel):
             "model.dropout": 0.5 if short else 0.2,
             "training.lr": 3e-3 if samples else 2e-3,
             "model.loss": loss,
-            "model.negatives": 2048 if samples else None,
-            "model.mask_known": samples,
+            **({"model.negatives": 2048, "model.mask_known": True} if samples else {}),
         }
 
     def build_blocks(self) -> None:
