@@ -51,7 +51,8 @@ ALL_ENTITIES = (
     "--set model.relation_weight=1 --eval-every 2"
 )
 
-_NARROW = "--epochs 10 --set training.schedule=constant --set model.dropout=0"
+_WIDTH = "--set model.width=512"
+_NARROW = f"{_WIDTH} --epochs 10 --set training.schedule=constant --set model.dropout=0"
 
 #: defaults that changed after their group was opened: (model, data) -> the questions of the groups
 #: in their order, and the options that the defaults were; the last group has today's defaults
@@ -83,13 +84,15 @@ CHANGED = {
         ("averaged-default", "--set model.hidden=64"),
         ("narrow-default", f"{_NARROW} --set model.label_smoothing=0"),
         ("smoothed-default", _NARROW),
-        ("annealed-default", ""),
+        ("annealed-default", _WIDTH),
+        ("wide-default", ""),
     ),
     ("hgt", "hetionet"): (
         ("as-it-comes", f"{_SELF} --batch-size 1670"),
         ("shallow-default", f"{_SHALLOW} --batch-size 835 --set model.hidden=64"),
         ("narrow-default", f"{_NARROW} --set model.label_smoothing=0"),
         ("smoothed-default", _NARROW),
-        ("annealed-default", ""),
+        ("annealed-default", _WIDTH),
+        ("wide-default", ""),
     ),
 }

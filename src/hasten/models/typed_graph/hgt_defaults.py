@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hasten.config import RunConfig
-from hasten.models.data_size import LENGTH, DataSize, run_length
+from hasten.models.data_size import LENGTH, MANY_ENTITIES, DataSize, run_length
 from hasten.models.search_space import Choice, Range, SearchSpace
 from hasten.models.typed_graph.hgt_options import HGTOptions
 
@@ -16,6 +16,7 @@ FROM_DATA = (
     "training.average",
     "training.batch_size",
     "model.relation_weights",
+    "model.width",
     "model.hidden",
     "model.layers",
     "model.heads",
@@ -35,8 +36,8 @@ _LARGEST_BATCH = 5000
 _SMALL = 20_000
 #: triples from which on more negatives rank better
 _MANY = 100_000
-#: width of the single layer beside shallow embeddings
-_NARROW = 8
+#: width of the single layer beside shallow embeddings, and of both together
+_NARROW, _WIDE = 8, 1024
 
 
 def defaults_for(size: DataSize, config: RunConfig) -> dict[str, Any]:
@@ -78,8 +79,8 @@ def _embeddings(size: DataSize, config: RunConfig) -> tuple[bool, dict[str, Any]
     Not beside ``model.inputs=features`` or ``constant``, which are for models without embeddings of
     nodes, and not in mode neighbors, which is for graphs whose table would be too large. Unless the
     graph is small, or a width of either part is given, there is one narrow layer with one head,
-    as wider ones and more heads overfit sooner, with dropout and label smoothing; graphs with many
-    triples have more negatives.
+    as wider ones and more heads overfit sooner, with dropout and label smoothing, and the shallow
+    part is wider, unless there are very many nodes; graphs with many triples have more negatives.
     """
     options = config.model
     assert isinstance(options, HGTOptions)
@@ -87,13 +88,16 @@ def _embeddings(size: DataSize, config: RunConfig) -> tuple[bool, dict[str, Any]
     given = config.gives("model.hidden") or config.gives("model.shallow_width")
     is_narrow = trained and size.triples >= _SMALL and options.width > _NARROW and not given
     hidden = _NARROW if is_narrow else options.hidden
-    rest = max(0, options.width - hidden) if trained else 0
+    wide = is_narrow and size.entities <= MANY_ENTITIES
+    width = config.given("model.width", _WIDE if wide else options.width)
+    rest = max(0, width - hidden) if trained else 0
     shallow = config.given("model.shallow_width", rest)
     excluded = shallow > 0 and not config.given("model.self_score", False)
     excluded = config.given("model.exclude_self", excluded)
     similar = options.contrastive_type or options.contrastive_relations
     softmax, many = options.loss == "softmax", size.triples >= _MANY
     return is_narrow, {
+        "model.width": width,
         "model.hidden": hidden,
         "model.layers": 1 if is_narrow else options.layers,
         "model.heads": 1 if is_narrow else options.heads,
