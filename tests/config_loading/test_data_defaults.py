@@ -273,11 +273,11 @@ def test_hgt_has_a_second_embedding_of_nodes_where_nodes_have_embeddings(
 @pytest.mark.parametrize(
     ("given", "hidden", "layers", "heads", "shallow"),
     [
-        ({}, 8, 1, 1, 504),
+        ({}, 8, 1, 1, 1016),
         ({"width": 128}, 8, 1, 1, 120),
-        ({"heads": 2}, 8, 1, 2, 504),
-        ({"layers": 3}, 8, 3, 1, 504),
-        ({"mode": "edges"}, 8, 1, 1, 504),
+        ({"heads": 2}, 8, 1, 2, 1016),
+        ({"layers": 3}, 8, 3, 1, 1016),
+        ({"mode": "edges"}, 8, 1, 1, 1016),
         ({"width": 8}, 64, 2, 8, 0),
         ({"hidden": 16}, 16, 2, 8, 496),
         ({"shallow_width": 256}, 64, 2, 8, 256),
@@ -294,6 +294,12 @@ def test_hgt_has_one_narrow_layer_on_larger_graphs(given, hidden, layers, heads,
     assert sizes == (hidden, layers, heads, shallow)
     assert complete.negatives == 256
     assert complete.dropout == (0.5 if hidden == 8 else 0.0)
+
+
+@pytest.mark.parametrize(("entities", "width"), [(100_000, 1024), (100_001, 512)])
+def test_hgt_is_wide_beside_a_narrow_layer_unless_there_are_many_nodes(entities, width):
+    found = chosen("hgt", DataSize(triples=20_000, entities=entities))
+    assert (found["model.width"], found["model.shallow_width"]) == (width, width - 8)
 
 
 def test_hgt_keeps_wider_layers_on_small_graphs():
