@@ -234,8 +234,10 @@ def _typed() -> Iterable[Experiment]:
 #: seeds of runs without options: one where a run takes half an hour of one core or more, as many as
 #: the recipe has where seeds differ much; the others have three
 _SEEDS = {
+    "complex-fb15k-237-as-it-comes": 1,
     "complex-fb15k-237-sampled-default": 1,
     "conve-fb15k-237-as-it-comes": 1,
+    "sasrec-ml-1m-as-it-comes": 1,
     "tisasrec-ml-1m-as-it-comes": 1,
     "mmgcn-tiktok-recall-default": 5,
 }
