@@ -140,6 +140,30 @@ def test_what_cannot_be_compared_is_refused(runs, names, message):
         compare(runs, *names)
 
 
+def test_a_model_that_reads_features_is_compared_with_one_that_does_not(tmp_path):
+    """Also with one that reads other features. Other interactions are refused."""
+    rng = np.random.default_rng(0)
+    events = {"user_id": np.repeat(np.arange(20), 6), "item_id": rng.permutation(120) % 30}
+    for name in "ab":
+        np.save(tmp_path / f"{name}.npy", rng.standard_normal((30, 4), dtype=np.float32))
+
+    def train(model, name, feature=None, events=events):
+        settings = {"epochs": 1, "threads": 1, "model.width": 4, "data.split": "ratio"}
+        if feature:
+            settings["data.features"] = {"text": str(tmp_path / f"{feature}.npy")}
+        out = tmp_path / name
+        return hasten.train(model, events, settings=settings, out=out, quiet=True).path
+
+    plain, first = train("lightgcn", "plain"), train("freedom", "first", "a")
+    found = compare_finished([plain, first], Criteria(ONE_PERCENT))
+    assert found.alternatives[0].setting.name.startswith("model=freedom")
+    found = compare_finished([first, train("freedom", "second", "b")], Criteria(ONE_PERCENT))
+    assert found.alternatives[0].setting.name.startswith("data.features.text=")
+    changed = {**events, "item_id": (events["item_id"] + events["user_id"]) % 30}
+    with pytest.raises(UsageError, match="other data"):
+        compare_finished([plain, train("lightgcn", "other", events=changed)], Criteria(ONE_PERCENT))
+
+
 def test_other_parts_of_the_same_data_are_refused(tmp_path):
     """The split depends on the seed, unless it has a seed of its own."""
 

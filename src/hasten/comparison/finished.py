@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hasten.config import EvaluationOptions, RunConfig
 from hasten.config_loading.build import load_config
+from hasten.data.store import fingerprint, load_stored
+from hasten.data.tables import Dataset, KnowledgeGraph
 from hasten.errors import RunFolderError, UsageError
 from hasten.runs.lock import lock_holder
 from hasten.runs.resuming import all_options
@@ -73,7 +75,11 @@ class FinishedRun:
     def settings(self) -> dict[str, Any]:
         """The options that can change its result, speed or memory, by dotted key."""
         options = all_options(self.config)
-        return {k: value for k, value in options.items() if not k.startswith(_NOT_SETTINGS)}
+        return {
+            key: value
+            for key, value in options.items()
+            if key.startswith("data.features") or not key.startswith(_NOT_SETTINGS)
+        }
 
     @property
     def machine(self) -> tuple[Any, ...]:
@@ -163,11 +169,25 @@ def _other_data(run: FinishedRun, first: FinishedRun) -> str | None:
         return None
     splits = data.get("split", ""), other.get("split", "")
     if splits[0] == splits[1]:
+        if _ranked_content(run) == _ranked_content(first):
+            return None
         return f"other data ({_counts(data)}; {_counts(other)})"
     reason = f"other parts of the data ({splits[0]}; {splits[1]})"
     if _SEED.sub("", splits[0]) == _SEED.sub("", splits[1]):
         reason += "; --set data.split_seed=0 gives the runs of all seeds the same parts"
     return reason
+
+
+def _ranked_content(run: FinishedRun) -> str:
+    """A fingerprint of its data without what only some models read: features and facts."""
+    dataset = load_stored(run.path / "data")
+    if isinstance(dataset, Dataset):
+        dataset = replace(
+            dataset, modalities=(), facts=None, item_features=None, event_features=None
+        )
+    elif isinstance(dataset, KnowledgeGraph):
+        dataset = replace(dataset, features=())
+    return fingerprint(dataset)
 
 
 def _counts(data: dict[str, Any]) -> str:

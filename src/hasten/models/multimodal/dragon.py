@@ -26,7 +26,12 @@ from hasten.config import ModelOptions
 from hasten.models.interface import Sizes
 from hasten.models.multimodal.base import FEATURE_DEFAULTS, MultimodalModel
 from hasten.models.multimodal.modal_data import chosen_modalities, training_pairs, xavier
-from hasten.models.multimodal.modal_graphs import item_graph, modality_weights, user_graph
+from hasten.models.multimodal.modal_graphs import (
+    FIRST_WEIGHT,
+    item_graph,
+    modality_weights,
+    user_graph,
+)
 from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.objectives.base import Encoded
@@ -57,7 +62,10 @@ class DRAGONOptions(ModelOptions):
         None, min_length=1, description="modalities to use, in this order; none: all"
     )
     first_weight: float = Field(
-        0.1, ge=0, le=1, description="weight of the first modality; the others share the rest"
+        FIRST_WEIGHT,
+        ge=0,
+        le=1,
+        description="weight of the first modality; the others share the rest",
     )
     l2: float = Field(1e-3, ge=0, description="L2 penalty of the users (paper: 1e-3, Clothing 0.1)")
 
@@ -95,9 +103,7 @@ class DRAGON(MultimodalModel):
     def __init__(self, options: DRAGONOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         modalities = chosen_modalities(options.modalities, sizes)
-        self.weights = modality_weights(
-            modalities, options.first_weight, "first_weight" in options.model_fields_set
-        )
+        self.weights = modality_weights(modalities, options.first_weight)
         self.channels = nn.ModuleList(
             Channel(name, width, options, sizes) for name, width in modalities
         )

@@ -34,7 +34,7 @@ from hasten.data.tables import TRAIN, Dataset
 from hasten.models.interface import Sizes
 from hasten.models.multimodal.base import FEATURE_DEFAULTS, FeatureModel
 from hasten.models.multimodal.modal_data import chosen_modalities, training_pairs
-from hasten.models.multimodal.modal_graphs import item_graph, modality_weights
+from hasten.models.multimodal.modal_graphs import FIRST_WEIGHT, item_graph, modality_weights
 from hasten.models.search_space import Choice, Range
 from hasten.models.supports import Supports
 from hasten.objectives.base import Batch, Encoded, Phase, Term
@@ -71,7 +71,10 @@ class FREEDOMOptions(ModelOptions):
         None, min_length=1, description="modalities to use, in this order; none: all"
     )
     first_weight: float = Field(
-        0.1, ge=0, le=1, description="weight of the first modality; the others share the rest"
+        FIRST_WEIGHT,
+        ge=0,
+        le=1,
+        description="weight of the first modality; the others share the rest",
     )
 
 
@@ -111,9 +114,7 @@ class FREEDOM(FeatureModel):
     def __init__(self, options: FREEDOMOptions, sizes: Sizes) -> None:
         super().__init__(options, sizes)
         modalities = chosen_modalities(options.modalities, sizes)
-        self.weights = modality_weights(
-            modalities, options.first_weight, "first_weight" in options.model_fields_set
-        )
+        self.weights = modality_weights(modalities, options.first_weight)
         self.items, self.users = (
             nn.Parameter(nn.init.xavier_uniform_(torch.empty(count, options.width)))
             for count in (sizes.items, sizes.users)

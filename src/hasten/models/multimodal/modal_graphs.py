@@ -15,22 +15,24 @@ from hasten.models.multimodal.nearest import companions, nearest
 from hasten.ops.graph.bipartite import WeightedGraph
 from hasten.ops.graph.csr import CSR
 
+#: the default of ``first_weight``: the weight of the first modality
+FIRST_WEIGHT = 0.1
 
-def modality_weights(
-    modalities: Sequence[tuple[str, int]], first: float, given: bool
-) -> dict[str, float]:
+
+def modality_weights(modalities: Sequence[tuple[str, int]], first: float) -> dict[str, float]:
     """The weight of each modality in the graph of similar items.
 
-    first: of the first one; the others share the rest. given: whether a user chose it.
+    first: of the first one; the others share the rest.
 
     Raises:
-        ConfigurationError: ``first_weight`` is given for a single modality.
+        ConfigurationError: ``first_weight`` is not its default, and there is a single modality.
     """
     names = [name for name, _ in modalities]
     if len(names) > 1:
         other_weight = (1 - first) / (len(names) - 1)
         return dict(zip(names, [first] + [other_weight] * (len(names) - 1), strict=True))
-    if given:
+    # not whether it was given: a resumed run gives every option
+    if first != FIRST_WEIGHT:
         raise ConfigurationError(
             "model.first_weight shares out the items of several modalities; with one it would "
             "have no effect: leave it out"
