@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import get_args
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import hasten
@@ -162,6 +164,29 @@ def test_a_model_that_reads_features_is_compared_with_one_that_does_not(tmp_path
     changed = {**events, "item_id": (events["item_id"] + events["user_id"]) % 30}
     with pytest.raises(UsageError, match="other data"):
         compare_finished([plain, train("lightgcn", "other", events=changed)], Criteria(ONE_PERCENT))
+
+
+def test_a_graph_is_compared_with_and_without_features_of_its_nodes(tmp_path):
+    head = "relation,x_id,x_type,x_name,y_id,y_type,y_name\n"
+    links = "".join(
+        f"treats,d{i},drug,d{i},s{(i * j) % 10},disease,s\n" for i in range(30) for j in (1, 3, 7)
+    )
+    (tmp_path / "links.csv").write_text(head + links)
+    table = {"id": [f"d{i}" for i in range(30)], "f": np.linspace(-1, 1, 30)}
+    pq.write_table(pa.table(table), tmp_path / "drug.parquet")
+    read = {"data.features.drug": str(tmp_path / "drug.parquet"), "model.inputs": "features"}
+    runs = [
+        hasten.train(
+            "hgt",
+            tmp_path / "links.csv",
+            settings={"epochs": 1, "threads": 1, "model.width": 16, "model.hidden": 8, **given},
+            out=tmp_path / name,
+            quiet=True,
+        ).path
+        for name, given in (("plain", {}), ("with", read))
+    ]
+    found = compare_finished(runs, Criteria(ONE_PERCENT))
+    assert "model.inputs=features" in found.alternatives[0].setting.name
 
 
 def test_other_parts_of_the_same_data_are_refused(tmp_path):
