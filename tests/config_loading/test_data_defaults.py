@@ -41,7 +41,8 @@ def test_a_rule_gives_the_keys_that_it_declares_and_values_that_are_accepted(mod
     kind = load_model(model)
     found = chosen(model, size)
     none_sampled = OF_SAMPLES if found.get("model.loss") == "ce" else set()
-    assert set(found) == set(kind.defaults_from_data) - none_sampled
+    usual = OF_PUBLISHED if model == "complex" and found["model.width"] != 2000 else set()
+    assert set(found) == set(kind.defaults_from_data) - none_sampled - usual
     assert set(found) <= set(known_keys(kind.Options, data_options_of(kind)))
     assert build_config(model, flags=found)
 
@@ -50,6 +51,10 @@ def test_a_rule_gives_the_keys_that_it_declares_and_values_that_are_accepted(mod
 FULL = {"training.lr": 2e-3, "model.loss": "ce"}
 #: what only a loss over sampled items has
 OF_SAMPLES = {"model.negatives", "model.mask_known"}
+#: what complex only chooses where it has the published optimizer
+OF_PUBLISHED = {f"training.{key}" for key in ("schedule", "betas", "eps", "average")} | {
+    "model.bias"
+}
 
 
 def test_the_length_follows_from_the_steps():
@@ -170,8 +175,8 @@ def test_large_catalogs_are_sampled_and_large_graphs_propagate_less_often():
     assert chosen("complex", LARGE)["model.loss"] == "sampled"
     assert chosen("complex", replace(FB15K_237, entities=200000))["model.loss"] == "sampled"
     assert chosen("complex", replace(FB15K_237, entities=2000))["model.loss"] == "1-n-softmax"
-    assert chosen("complex", FB15K_237)["model.loss"] == "sampled-softmax"
-    assert chosen("complex", FB15K_237)["model.width"] == 800
+    assert chosen("distmult", FB15K_237)["model.loss"] == "sampled-softmax"
+    assert chosen("distmult", FB15K_237)["model.width"] == 800
     smoothed = chosen("complex", FB15K_237, **{"model.label_smoothing": 0.1})
     assert smoothed["model.loss"] == "1-n-softmax"
     assert chosen("tucker", LARGE)["model.loss"] == "sampled"
@@ -183,6 +188,33 @@ def test_large_catalogs_are_sampled_and_large_graphs_propagate_less_often():
         assert found["training.patience"] == f"{count} evaluations"
         assert chosen(model, BEAUTY)["training.batch_size"] == 2048
         assert chosen(model, LARGE, batch_size=512)["training.batch_size"] == 512
+
+
+def test_complex_has_the_published_optimizer_where_it_was_measured():
+    found = chosen("complex", FB15K_237)
+    assert found["model.width"] == 2000
+    assert not found["model.bias"]
+    assert found["training.schedule"] == "inverse-sqrt"
+    assert (found["training.epochs"], found["training.average"]) == (24, 2.4)
+    wide = chosen("distmult", FB15K_237)
+    assert wide["model.width"] == 800
+    others = (
+        {"training.lr": 3e-3},
+        {"model.width": 800},
+        {"training.schedule": "cosine"},
+        {"training.betas": (0.9, 0.99)},
+        {"init_from": "runs/before"},
+    )
+    for given in others:
+        assert chosen("complex", FB15K_237, **given) == wide, given
+    for size in (
+        replace(FB15K_237, entities=20_001),
+        replace(FB15K_237, triples=10 * FB15K_237.entities - 1),
+    ):
+        assert chosen("complex", size)["model.width"] == 800
+    few = replace(FB15K_237, entities=8192)
+    assert chosen("complex", few, **{"model.loss": "sampled-softmax"})["model.width"] == 800
+    assert chosen("complex", FB15K_237, **{"model.loss": "1vsall"})["model.width"] == 400
 
 
 def test_validations_of_many_users_are_sampled(monkeypatch):

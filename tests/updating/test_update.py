@@ -260,3 +260,25 @@ def test_every_family_can_be_updated(model, kind, tmp_path):
     if model in ("lightgcn", "hgt"):
         with pytest.raises(HastenError, match="trains on all of its data"):
             hasten.update(trained.path, new, replay=0.5, quiet=True)
+
+
+def test_an_update_goes_on_with_the_last_rate_of_a_schedule_that_begins_high(tmp_path):
+    settings = {
+        "epochs": 3, "lr": 0.1, "training.schedule": "inverse-sqrt", "threads": 1,
+        "training.betas": (0.0, 0.999999), "model.width": 8,
+    }  # fmt: skip
+    trained = hasten.train("distmult", out=tmp_path / "run", quiet=True, settings=settings)
+    state = read_checkpoint(trained.path / "best").state
+    data = load_stored(trained.path / "data")
+    entities = data.entities.labels.to_pylist()
+    relation = data.relations.labels.to_pylist()[0]
+    new = {"head": ["fresh"], "relation": [relation], "tail": [entities[0]]}
+
+    def updated(name: str, **given: object) -> hasten.Result:
+        return hasten.update(trained.path, new, out=tmp_path / name, quiet=True, settings=given)
+
+    training = updated("on").loaded.config.training
+    assert (training.lr, training.schedule) == (state["lr"], "constant")
+    assert state["lr"] == pytest.approx(0.1 / state["position"]["step"] ** 0.5)
+    given = updated("given", lr=0.05).loaded.config.training
+    assert (given.lr, given.schedule) == (0.05, "inverse-sqrt")

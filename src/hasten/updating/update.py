@@ -175,7 +175,7 @@ def _configured(
         )
     option_keys = {*(text.partition("=")[0] for text in sets), *flags}
     data_keys = {key.split(".")[1] for key in option_keys if key.startswith("data.")} | {*flags}
-    first, last = _trained_epochs(run)
+    first, last, lr = _trained(run)
     epochs = max(1, round(EPOCHS * first))
     training = config.training
     average = training.average
@@ -183,7 +183,10 @@ def _configured(
         average *= min(
             1.0, (training.epochs if "epochs" in _fields(option_keys) else epochs) / last
         )
-    defaults = {"epochs": epochs, "patience": None, "average": average}
+    defaults: dict[str, Any] = {"epochs": epochs, "patience": None, "average": average}
+    if training.schedule == "inverse-sqrt" and not {"lr", "schedule"} & _fields(option_keys):
+        # from the beginning of this schedule, the first steps would undo what the run has learned
+        defaults |= {"lr": lr, "schedule": "constant"}
     changes = {key: value for key, value in defaults.items() if key not in _fields(option_keys)}
     training = training.model_copy(update=changes)
     every = min(config.evaluation.every, max(1, training.epochs))
@@ -205,13 +208,16 @@ def _fields(named: Collection[str]) -> set[str]:
     return {name.removeprefix("training.") for name in named}
 
 
-def _trained_epochs(run: Path) -> tuple[int, int]:
-    """Epochs of the run that was trained from the beginning, and of this one, until the best."""
+def _trained(run: Path) -> tuple[int, int, float]:
+    """Epochs of the run that was trained from the beginning, and of this one, until the best.
+
+    Then the learning rate at the best.
+    """
     folder = RunFolder(run, None)
     state = read_checkpoint(folder.best, groups=()).state
     last = max(1, int(state["position"]["epoch"]))
     first = folder.read_json(UPDATE)["base_epochs"] if (run / UPDATE).exists() else last
-    return int(first), last
+    return int(first), last, float(state["lr"])
 
 
 def _refuse_without_steps(model: str, given: Mapping[str, bool]) -> None:
@@ -230,7 +236,7 @@ def _described(
         "run": folder.path.resolve().name,
         "data": fingerprint(old),
         "weights": recorded_hash(folder.best, WEIGHTS),
-        "base_epochs": _trained_epochs(folder.path)[0],
+        "base_epochs": _trained(folder.path)[0],
         "new": {
             "name": None if source.path is None else Path(source.path).name,
             "files": [{**file, "name": Path(file["name"]).name} for file in source.files],

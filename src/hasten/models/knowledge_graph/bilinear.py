@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -41,7 +41,7 @@ from hasten.ops.rows_and_table import rows_and_table
 from hasten.ops.table import gathered_rows
 
 #: a large graph with more entities than this samples them: four times as many as a sample has
-_ENTITIES_TO_SAMPLE = 4 * NEGATIVES["sampled-softmax"]
+ENTITIES_TO_SAMPLE = 4 * NEGATIVES["sampled-softmax"]
 
 
 class BilinearOptions(FactorizedTripleOptions):
@@ -74,7 +74,7 @@ class BilinearModel(FactorizedTripleModel):
         "model.dropout": Range(0.0, 0.7),
         "model.n3": Range(1e-6, 1e-1, log=True),
     }
-    defaults_from_data = (
+    defaults_from_data: ClassVar[tuple[str, ...]] = (
         *LENGTH,
         "training.lr",
         "training.batch_size",
@@ -96,7 +96,7 @@ class BilinearModel(FactorizedTripleModel):
         for more triples, by their square root.
         """
         small = size.triples < SMALL_GRAPH
-        samples = size.entities > _ENTITIES_TO_SAMPLE and not config.gives("model.label_smoothing")
+        samples = size.entities > ENTITIES_TO_SAMPLE and not config.gives("model.label_smoothing")
         large = "sampled-softmax" if samples else "1-n-softmax"
         loss = triple_loss(size, config, "1vsall" if small else large)
         wide = loss == "sampled-softmax"

@@ -6,13 +6,40 @@ Score ``Re(Σ h_k r_k conj(t_k))``. A vector holds the real parts, then the imag
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import field_validator
 from torch import Tensor
 
-from hasten.models.knowledge_graph.bilinear import BilinearModel, BilinearOptions
+from hasten.config import RunConfig
+from hasten.models.data_size import DataSize, run_length, with_weight_average
+from hasten.models.knowledge_graph.bilinear import (
+    ENTITIES_TO_SAMPLE,
+    BilinearModel,
+    BilinearOptions,
+)
 from hasten.ops.dense.complex_rows import complex_product, cubed_moduli
+
+#: the published settings are for graphs of at most so many entities, with so many triples for each
+_MOST_ENTITIES, _FEWEST_TRIPLES = 20_000, 10
+#: the published settings (Chen et al. 2021); their Adagrad is Adam without momentum
+_PUBLISHED = {
+    "model.width": 2000,
+    "model.bias": False,
+    "model.dropout": 0.0,
+    "model.n3": 0.05,
+    "model.relation_weight": 4.0,
+    "training.lr": 0.1,
+    "training.schedule": "inverse-sqrt",
+    "training.betas": (0.0, 0.999999),
+    "training.eps": 1e-12,
+}
+#: with one of these given, or weights to start from, the published settings do not apply: their
+#: learning rate suits no other optimizer, and its first steps would undo what was learned
+_OF_OTHER_SETTINGS = (
+    "model.width", "training.lr", "training.schedule", "training.betas", "training.eps",
+    "training.min_lr", "training.warmup_steps", "training.optimizer",
+)  # fmt: skip
 
 
 def even_width(width: int) -> int:
@@ -36,6 +63,27 @@ class ComplEx(BilinearModel):
     name = "complex"
     summary = "bilinear score of complex embeddings (Trouillon et al. 2016)"
     Options = ComplExOptions
+    defaults_from_data = (
+        *BilinearModel.defaults_from_data,
+        "model.bias",
+        "training.schedule",
+        "training.betas",
+        "training.eps",
+        "training.average",
+    )
+
+    @classmethod
+    def defaults_for(cls, size: DataSize, config: RunConfig) -> dict[str, Any]:
+        """As the base class; the published settings for dense graphs of up to 20,000 entities."""
+        chosen = super().defaults_for(size, config)
+        suits = ENTITIES_TO_SAMPLE < size.entities <= _MOST_ENTITIES
+        suits = suits and size.triples >= _FEWEST_TRIPLES * size.entities
+        given = config.init_from is not None or any(config.gives(key) for key in _OF_OTHER_SETTINGS)
+        if chosen["model.loss"] != "sampled-softmax" or not suits or given:
+            return chosen
+        batch_size = chosen["training.batch_size"]
+        length = run_length(config, size.queries, 14_000, (20, 100), batch_size)
+        return {**chosen, **_PUBLISHED, **with_weight_average(length, 3)}
 
     @staticmethod
     def compose(head: Tensor, relation: Tensor) -> Tensor:
