@@ -190,28 +190,33 @@ def test_large_catalogs_are_sampled_and_large_graphs_propagate_less_often():
         assert chosen(model, LARGE, batch_size=512)["training.batch_size"] == 512
 
 
-def test_complex_has_the_published_optimizer_where_it_was_measured():
+def test_complex_has_the_published_settings_where_they_were_measured():
     found = chosen("complex", FB15K_237)
     assert found["model.width"] == 2000
     assert not found["model.bias"]
-    assert found["training.schedule"] == "inverse-sqrt"
     assert (found["training.epochs"], found["training.average"]) == (24, 2.4)
-    wide = chosen("distmult", FB15K_237)
-    assert wide["model.width"] == 800
-    others = (
-        {"training.lr": 3e-3},
-        {"model.width": 800},
+    optimizer = ("training.lr", "training.schedule", "training.betas")
+    assert [found[key] for key in optimizer] == [0.1, "inverse-sqrt", (0.0, 0.999999)]
+    # a learning rate or weights to start from: Adam, and nothing else changes
+    for given in (
+        {"training.lr": 1e-3},
         {"training.schedule": "cosine"},
         {"training.betas": (0.9, 0.99)},
+        {"training.warmup_steps": 100},
         {"init_from": "runs/before"},
-    )
-    for given in others:
-        assert chosen("complex", FB15K_237, **given) == wide, given
-    for size in (
-        replace(FB15K_237, entities=20_001),
-        replace(FB15K_237, triples=10 * FB15K_237.entities - 1),
     ):
-        assert chosen("complex", size)["model.width"] == 800
+        adam = chosen("complex", FB15K_237, **given)
+        assert adam["training.lr"] == 3e-3, given
+        assert found.keys() - adam.keys() == OF_PUBLISHED - {"model.bias"}, given
+        changed = {key for key, value in adam.items() if found[key] != value}
+        assert changed == {"training.lr"}, given
+    assert chosen("complex", FB15K_237, **{"model.width": 400}) == found
+    # other graphs, and other losses
+    usual = chosen("distmult", FB15K_237)
+    assert usual["model.width"] == 800
+    assert chosen("complex", replace(FB15K_237, entities=20_001)) == usual
+    sparse = replace(FB15K_237, triples=10 * FB15K_237.entities - 1)
+    assert chosen("complex", sparse) == chosen("distmult", sparse)
     few = replace(FB15K_237, entities=8192)
     assert chosen("complex", few, **{"model.loss": "sampled-softmax"})["model.width"] == 800
     assert chosen("complex", FB15K_237, **{"model.loss": "1vsall"})["model.width"] == 400

@@ -22,24 +22,27 @@ from hasten.ops.dense.complex_rows import complex_product, cubed_moduli
 
 #: the published settings are for graphs of at most so many entities, with so many triples for each
 _MOST_ENTITIES, _FEWEST_TRIPLES = 20_000, 10
-#: the published settings (Chen et al. 2021); their Adagrad is Adam without momentum
+#: the published settings (Chen et al. 2021)
 _PUBLISHED = {
     "model.width": 2000,
     "model.bias": False,
     "model.dropout": 0.0,
     "model.n3": 0.05,
     "model.relation_weight": 4.0,
+}
+#: their optimizer, Adagrad, as Adam without momentum
+_ADAGRAD = {
     "training.lr": 0.1,
     "training.schedule": "inverse-sqrt",
     "training.betas": (0.0, 0.999999),
     "training.eps": 1e-12,
 }
-#: with one of these given, or weights to start from, the published settings do not apply: their
-#: learning rate suits no other optimizer, and its first steps would undo what was learned
-_OF_OTHER_SETTINGS = (
-    "model.width", "training.lr", "training.schedule", "training.betas", "training.eps",
-    "training.min_lr", "training.warmup_steps", "training.optimizer",
-)  # fmt: skip
+#: with one of these given, or weights to start from, the optimizer is Adam: Adagrad's learning rate
+#: suits no other optimizer, and its first steps would undo what was learned
+_OF_ANOTHER_OPTIMIZER = (
+    *_ADAGRAD,
+    *(f"training.{k}" for k in ("min_lr", "warmup_steps", "optimizer")),
+)
 
 
 def even_width(width: int) -> int:
@@ -78,12 +81,13 @@ class ComplEx(BilinearModel):
         chosen = super().defaults_for(size, config)
         suits = ENTITIES_TO_SAMPLE < size.entities <= _MOST_ENTITIES
         suits = suits and size.triples >= _FEWEST_TRIPLES * size.entities
-        given = config.init_from is not None or any(config.gives(key) for key in _OF_OTHER_SETTINGS)
-        if chosen["model.loss"] != "sampled-softmax" or not suits or given:
+        if chosen["model.loss"] != "sampled-softmax" or not suits:
             return chosen
-        batch_size = chosen["training.batch_size"]
-        length = run_length(config, size.queries, 14_000, (20, 100), batch_size)
-        return {**chosen, **_PUBLISHED, **with_weight_average(length, 3)}
+        length = run_length(config, size.queries, 14_000, (20, 100), chosen["training.batch_size"])
+        chosen = {**chosen, **_PUBLISHED, **length}
+        if config.init_from is not None or any(config.gives(key) for key in _OF_ANOTHER_OPTIMIZER):
+            return chosen
+        return {**chosen, **_ADAGRAD, **with_weight_average(length, 3)}
 
     @staticmethod
     def compose(head: Tensor, relation: Tensor) -> Tensor:
