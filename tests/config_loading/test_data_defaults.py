@@ -215,7 +215,7 @@ def test_complex_has_the_published_settings_where_they_were_measured():
     usual = chosen("distmult", FB15K_237)
     assert usual["model.width"] == 800
     assert chosen("complex", replace(FB15K_237, entities=20_001)) == usual
-    sparse = replace(FB15K_237, triples=10 * FB15K_237.entities - 1)
+    sparse = replace(FB15K_237, triples=15 * FB15K_237.entities - 1)
     assert chosen("complex", sparse) == chosen("distmult", sparse)
     few = replace(FB15K_237, entities=8192)
     assert chosen("complex", few, **{"model.loss": "sampled-softmax"})["model.width"] == 800

@@ -21,7 +21,7 @@ from hasten.models.knowledge_graph.bilinear import (
 from hasten.ops.dense.complex_rows import complex_product, cubed_moduli
 
 #: the published settings are for graphs of at most so many entities, with so many triples for each
-_MOST_ENTITIES, _FEWEST_TRIPLES = 20_000, 10
+_MOST_ENTITIES, _FEWEST_TRIPLES = 20_000, 15
 #: the published settings (Chen et al. 2021)
 _PUBLISHED = {
     "model.width": 2000,
