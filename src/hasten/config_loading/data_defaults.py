@@ -78,5 +78,6 @@ def with_data_defaults(
 
 def describe_defaults(chosen: dict[str, Any], dataset: AnyDataset) -> str:
     """One line for people."""
-    shown = ", ".join(f"{key} {value}" for key, value in chosen.items())
+    lists = {k: list(v) if isinstance(v, tuple) else v for k, v in chosen.items()}  # as in a file
+    shown = ", ".join(f"{key} {value}" for key, value in lists.items())
     return f"{shown}: chosen by the size of the data ({DataSize.of(dataset)})"
