@@ -238,7 +238,6 @@ _SEEDS = {
     "complex-fb15k-237-published-default": 1,
     "complex-fb15k-237-sampled-default": 1,
     "conve-fb15k-237-as-it-comes": 1,
-    "sasrec-ml-1m-as-it-comes": 1,
     "mmgcn-tiktok-recall-default": 5,
 }
 
