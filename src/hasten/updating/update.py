@@ -209,9 +209,9 @@ def _fields(named: Collection[str]) -> set[str]:
 
 
 def _trained(run: Path) -> tuple[int, int, float]:
-    """Epochs of the run that was trained from the beginning, and of this one, until the best.
+    """Epochs until the best, of the run trained from the beginning and of this one.
 
-    Then the learning rate at the best.
+    Then the learning rate of this one at its best.
     """
     folder = RunFolder(run, None)
     state = read_checkpoint(folder.best, groups=()).state
