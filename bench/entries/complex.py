@@ -19,7 +19,8 @@ ENTRIES = (
         name="complex-sampled",
         title="ComplEx, FB15k-237, softmax over 2,048 sampled entities",
         work=f"As it comes on larger graphs: {WORK} Both sides update the rows that a step reads; "
-        "hasten with the result of Adam for all rows, plain PyTorch without the steps that a row missed.",
+        "hasten with the result of Adam for all rows, plain PyTorch without the steps that a row "
+        "missed.",
         plain=Side(
             "plain PyTorch",
             f"{PLAIN} --negatives 2048 --rows --warm-up 300 --steps 150",
