@@ -239,6 +239,7 @@ _SEEDS = {
     "complex-fb15k-237-sampled-default": 1,
     "conve-fb15k-237-as-it-comes": 1,
     "mmgcn-tiktok-recall-default": 5,
+    "sasrec-ml-1m-as-it-comes": 2,
 }
 
 
