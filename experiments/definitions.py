@@ -231,8 +231,8 @@ def _typed() -> Iterable[Experiment]:
         yield from by_recipe("degree", data, embeddings=True)
 
 
-#: seeds of runs without options: one where a run takes half an hour of one core or more, as many as
-#: the recipe has where seeds differ much; the others have three
+#: seeds of runs without options: one or two where a run takes half an hour of one core or more, as
+#: many as the recipe has where seeds differ much; the others have three
 _SEEDS = {
     "complex-fb15k-237-as-it-comes": 1,
     "complex-fb15k-237-published-default": 1,

@@ -11,7 +11,11 @@ from hasten import api, run
 from hasten.build import load_data
 from hasten.config import TypedGraphOptions
 from hasten.config_loading.build import build_config, load_config
-from hasten.config_loading.data_defaults import data_defaults, with_data_defaults
+from hasten.config_loading.data_defaults import (
+    data_defaults,
+    describe_defaults,
+    with_data_defaults,
+)
 from hasten.config_loading.keys import known_keys
 from hasten.data.graph_store.prepare import prepare_graph
 from hasten.models.data_size import DataSize
@@ -220,6 +224,14 @@ def test_complex_has_the_published_settings_where_they_were_measured():
     few = replace(FB15K_237, entities=8192)
     assert chosen("complex", few, **{"model.loss": "sampled-softmax"})["model.width"] == 800
     assert chosen("complex", FB15K_237, **{"model.loss": "1vsall"})["model.width"] == 400
+
+
+def test_the_line_of_chosen_defaults_can_be_copied_into_a_file():
+    line = describe_defaults(
+        {"training.betas": (0.0, 0.999999), "model.width": 8},
+        load_data(build_config("sasrec"), sequences()),
+    )
+    assert line.startswith("training.betas [0.0, 0.999999], model.width 8: chosen by the size")
 
 
 def test_validations_of_many_users_are_sampled(monkeypatch):

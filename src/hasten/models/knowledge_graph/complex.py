@@ -41,7 +41,9 @@ _ADAGRAD = {
 #: suits no other optimizer, and its first steps would undo what was learned
 _OF_ANOTHER_OPTIMIZER = (
     *_ADAGRAD,
-    *(f"training.{k}" for k in ("min_lr", "warmup_steps", "optimizer")),
+    "training.min_lr",
+    "training.warmup_steps",
+    "training.optimizer",
 )
 
 
